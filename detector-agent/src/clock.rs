@@ -8,11 +8,10 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::Timestamp as Monotonic;
 use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-
-use crate::engine::Timestamp as Monotonic;
 
 /// Now, on the clock of `bpf_ktime_get_ns`.
 #[must_use]

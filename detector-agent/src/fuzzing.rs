@@ -4,9 +4,10 @@
 //! Each function returns for every input, in time and memory bounded by the input's length. It panics if an invariant is
 //! violated.
 
+pub use detector_engine::fuzzing::open_conflicts;
+
 pub use crate::{
     config::file::fuzzing::settings,
-    engine::fuzzing::open_conflicts,
     http::fuzzing::requests as http_requests,
     ipam::fuzzing::{aws_answer, aws_file, calico_blocks, cni_networks, host_local_reservation},
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},

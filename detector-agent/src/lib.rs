@@ -1,6 +1,6 @@
 //! The node agent: observes the kernel, tracks which device claims which address, and reports conflicts.
 //!
-//! The modules follow the data flow: [`observe`] → [`engine`] → [`event`] → [`sinks`] and [`http`]; [`pods`] looks up the
+//! The modules follow the data flow: [`observe`] → [`detector_engine`] → [`event`] → [`sinks`] and [`http`]; [`pods`] looks up the
 //! pod of each device.
 //!
 //! Without the feature `node` only what `kubectl ipconflict` needs is left: it then depends neither on eBPF nor on netlink and
@@ -28,7 +28,6 @@ pub mod config;
 pub mod counted;
 #[cfg(feature = "node")]
 pub mod descriptors;
-pub mod engine;
 pub mod error_chain;
 pub mod event;
 #[cfg(feature = "node")]
@@ -58,8 +57,6 @@ pub mod mailbox;
 pub mod memory;
 #[cfg(feature = "node")]
 pub mod metrics;
-#[cfg(test)]
-mod model_run;
 pub mod name_service;
 #[cfg(feature = "node")]
 pub mod node;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Timestamp;
+use detector_engine::Timestamp;
 
 /// Lines in a burst, then one per interval.
 const LOG_BURST: u32 = 60;

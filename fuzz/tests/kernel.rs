@@ -8,11 +8,9 @@
 
 use std::{env, fs, net::IpAddr, path::Path, time::Duration};
 
-use detector_agent::{
-    engine::{FrameClaim, FrameKind, Observation},
-    observe::ebpf::{EbpfOptions, Programs, RingReader},
-};
+use detector_agent::observe::ebpf::{EbpfOptions, Programs, RingReader};
 use detector_common::{Counter, RejectReason};
+use detector_engine::{FrameClaim, FrameKind, Observation};
 use detector_fuzz::{
     frames::{ParserVerdict, split},
     reference::{self, ClaimFields, ClaimProtocol},

@@ -23,12 +23,12 @@ mod watchdog;
 
 use std::{io, sync::Arc, time::Duration};
 
+use detector_engine::Engine;
 use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
     descriptors,
-    engine::Engine,
     event::EventMaker,
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
+use detector_engine::{AnomalyRules, Settings};
+
 use super::AgentError;
 use crate::{
-    cli::RunArgs,
-    engine::{AnomalyRules, Settings},
-    http,
-    instance::Instance,
-    logging, node,
-    observe::ebpf::EbpfOptions,
-    pods::PathSetting,
-    sinks::lines::Lines,
+    cli::RunArgs, http, instance::Instance, logging, node, observe::ebpf::EbpfOptions,
+    pods::PathSetting, sinks::lines::Lines,
 };
 
 /// The event lines, with `--events`.

@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_engine::Engine;
 use tracing::info;
 
 use super::AgentError;
 use crate::{
     counted::counted,
-    engine::Engine,
     health::{Health, Role},
     metrics::Metrics,
     persist::{self, PersistenceHandle, PersistenceThread, store::Store},

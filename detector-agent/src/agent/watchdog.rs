@@ -27,10 +27,10 @@ pub(super) async fn stuck(health: &Health) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use detector_engine::Timestamp;
     use tokio::time::{Instant, timeout};
 
     use super::*;
-    use crate::engine::Timestamp;
 
     #[tokio::test(start_paused = true)]
     async fn only_a_lasting_silence_of_the_event_loop_ends_the_agent() {

@@ -6,6 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use detector_engine::{
+    AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PoolUpdate,
+    Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
+};
+
 use super::{
     CheckError,
     report::{Findings, Source},
@@ -15,10 +20,6 @@ use crate::{
     cli::CheckArgs,
     clock::{self, Moment},
     counted::counted,
-    engine::{
-        AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice,
-        PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
-    },
     event::{AnomalyData, ConflictData},
     ipam,
     kube_client::KubeClient,

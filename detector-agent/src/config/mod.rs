@@ -97,13 +97,10 @@ mod tests {
 
     use std::io::Write;
 
+    use detector_engine::{AnomalyKind, ConflictKind};
+
     use super::*;
-    use crate::{
-        cli::RunArgs,
-        engine::{AnomalyKind, ConflictKind},
-        event::SubjectKind,
-        sinks::settings::Format,
-    };
+    use crate::{cli::RunArgs, event::SubjectKind, sinks::settings::Format};
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();

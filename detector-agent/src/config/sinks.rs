@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::Confidence;
 use hyper::Uri;
 use serde_yaml_ng::Value;
 
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::{
     cli::{LONGEST, parse_duration_within},
-    engine::Confidence,
     event::{ContractName as _, SubjectKind},
     sinks::{
         filter::Filter,

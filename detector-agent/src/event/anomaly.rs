@@ -2,6 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use detector_engine::{
+    Anomaly, AnomalyCause, AnomalyId, AnomalyKind, IfIndex, Ipam, ResolveReason,
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +14,6 @@ use super::{
 };
 use crate::{
     clock::{Moment, WallTime},
-    engine::{self, Anomaly, AnomalyCause, AnomalyId, AnomalyKind, IfIndex, Ipam, ResolveReason},
     pods::{Pod, PodAnswer},
 };
 
@@ -138,7 +140,7 @@ impl AnomalyData {
         node: &str,
         moment: &Moment,
         anomaly: &Anomaly,
-        pods: impl Fn(&engine::Claimant) -> PodAnswer,
+        pods: impl Fn(&detector_engine::Claimant) -> PodAnswer,
     ) -> Self {
         let holder = anomaly.holder.as_ref();
         let (pod, pod_unknown_because) = match holder.map(pods) {

@@ -2,16 +2,13 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
+use detector_engine::{AnomalyId, AnomalyKind, ConflictId, ConflictKind, LeaveReason};
 use serde::{Deserialize, Serialize};
 
 use super::{
     AnomalyEvent, Change, ClaimantData, ContractName, Event, ResolvedBecause, SubjectState,
 };
-use crate::{
-    clock::WallTime,
-    engine::{AnomalyId, AnomalyKind, ConflictId, ConflictKind, LeaveReason},
-    pods::Pod,
-};
+use crate::{clock::WallTime, pods::Pod};
 
 /// An event about a conflict or about an anomaly. Cheap to clone; as JSON it is the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,14 +2,12 @@
 
 use std::hash::{Hash, Hasher as _};
 
+use detector_engine::{ClaimantDigest, ConflictDigest, Reported};
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimantData, ConflictData};
-use crate::{
-    engine::{ClaimantDigest, ConflictDigest, Reported},
-    pods::Pod,
-};
+use crate::pods::Pod;
 
 /// A part of a conflict that an updating event names as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -112,7 +110,7 @@ impl ConflictData {
 
 impl ClaimantData {
     fn digest(&self) -> ClaimantDigest {
-        let left = self.left.map(crate::engine::LeaveReason::name);
+        let left = self.left.map(detector_engine::LeaveReason::name);
         let evidence = self.evidence.iter();
         let evidence: Vec<_> = evidence
             .map(|e| {
@@ -159,11 +157,10 @@ mod tests {
 
     use std::sync::Arc;
 
+    use detector_engine::{Confidence, EvidenceDetail};
+
     use super::*;
-    use crate::{
-        engine::{Confidence, EvidenceDetail},
-        event::{Change, NewestBy, samples},
-    };
+    use crate::event::{Change, NewestBy, samples};
 
     fn changed(change: impl FnOnce(&mut ConflictData)) -> Vec<ChangedField> {
         let before = samples::event("1", Change::Raised, "c", "10.0.0.1").data;
@@ -187,7 +184,7 @@ mod tests {
             [ChangedField::Claimants]
         );
         assert_eq!(
-            changed(|c| c.claimants[1].left = Some(crate::engine::LeaveReason::Expired)),
+            changed(|c| c.claimants[1].left = Some(detector_engine::LeaveReason::Expired)),
             [ChangedField::Claimants]
         );
         assert_eq!(
@@ -214,7 +211,7 @@ mod tests {
             [ChangedField::Rightful]
         );
         assert_eq!(
-            changed(|c| c.sweep = Some(crate::engine::AnomalyId(1))),
+            changed(|c| c.sweep = Some(detector_engine::AnomalyId(1))),
             [ChangedField::Sweep]
         );
     }

@@ -2,15 +2,15 @@
 
 use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
+use detector_engine::{
+    AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
+    EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
 use crate::{
     clock::{Moment, WallTime},
-    engine::{
-        self, AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
-        EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
-    },
     pods::{Pod, PodAnswer},
 };
 
@@ -184,7 +184,7 @@ impl ConflictData {
         node: &str,
         moment: &Moment,
         conflict: &Conflict,
-        pods: impl Fn(&engine::Claimant) -> PodAnswer,
+        pods: impl Fn(&detector_engine::Claimant) -> PodAnswer,
     ) -> Self {
         let latency = moment.monotonic().since(conflict.decided_at).as_micros();
         let raised_at = moment.wall_at(conflict.raised_at);
@@ -299,7 +299,12 @@ impl ClaimantData {
 
     /// `claimant`, with its pod if that is known; on `node` unless it is known from the cluster's registry.
     #[must_use]
-    pub fn new(node: &str, claimant: &engine::Claimant, moment: &Moment, pod: PodAnswer) -> Self {
+    pub fn new(
+        node: &str,
+        claimant: &detector_engine::Claimant,
+        moment: &Moment,
+        pod: PodAnswer,
+    ) -> Self {
         let (pod, pod_unknown_because) = match pod {
             PodAnswer::Known(pod) => (Some(pod), None),
             PodAnswer::Unknown(because) => (None, Some(because)),

@@ -4,11 +4,10 @@
 
 use std::str::FromStr;
 
+use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind};
+
 use super::{AnomalyData, SubjectKind};
-use crate::{
-    engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind},
-    health::Role,
-};
+use crate::health::Role;
 
 /// Where the documentation is published.
 const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";

@@ -2,15 +2,13 @@
 
 use std::net::IpAddr;
 
+use detector_engine::{Anomaly, Claimant, Conflict};
+
 use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
     SpecVersion,
 };
-use crate::{
-    clock::Moment,
-    engine::{Anomaly, Claimant, Conflict},
-    pods::PodAnswer,
-};
+use crate::{clock::Moment, pods::PodAnswer};
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]

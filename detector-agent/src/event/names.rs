@@ -3,13 +3,13 @@
 
 use std::fmt;
 
-use serde::{Deserializer, Serializer, de};
-
-use super::Change;
-use crate::engine::{
+use detector_engine::{
     AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
     ResolveReason,
 };
+use serde::{Deserializer, Serializer, de};
+
+use super::Change;
 
 /// An enum whose values have a fixed name in events.
 pub trait ContractName: Copy + 'static {
@@ -123,10 +123,10 @@ pub(crate) mod optional_name {
 pub(crate) mod optional_mac {
     use std::borrow::Cow;
 
+    use detector_engine::Mac;
     use serde::Deserialize;
 
     use super::*;
-    use crate::engine::Mac;
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
     pub(crate) fn serialize<S: Serializer>(

@@ -1,13 +1,10 @@
 //! Which claimant of a conflict is the newest, as far as that is known.
 
+use detector_engine::{ConflictKind, EvidenceKind};
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimantData, ConflictData};
-use crate::{
-    clock::WallTime,
-    engine::{ConflictKind, EvidenceKind},
-    pods::Pod,
-};
+use crate::{clock::WallTime, pods::Pod};
 
 /// How a claimant is known to be the newest of a conflict, best source first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -3,13 +3,13 @@
 //!
 //! The texts contain names of pods and devices, which are untrusted: events contain the texts [cleaned](mod@clean).
 
+use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope};
 use serde::{Deserialize, Serialize};
 
 use super::{
     AnomalyData, ClaimantData, ConflictData, NewestBy, SubjectKind, clean,
     summary::{claimant, enumeration, pod_name},
 };
-use crate::engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope};
 
 /// Claimants named in a sentence; the others are counted.
 const NAMED: usize = 4;
@@ -257,8 +257,10 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_engine::EvidenceKind;
+
     use super::*;
-    use crate::{engine::EvidenceKind, event::samples};
+    use crate::event::samples;
 
     #[test]
     fn conflict_of_a_sweep_leads_to_the_sweep() {

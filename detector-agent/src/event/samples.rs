@@ -2,16 +2,17 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use detector_engine::{
+    AnomalyCause, AnomalyId, AnomalyKind, Confidence, Conflict, ConflictId, ConflictKind,
+    ConflictScope, EvidenceKind, Ipam, Mac, Network, Timestamp, Vlan,
+};
+
 use super::{
     AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
     EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
 };
 use crate::{
     clock::WallTime,
-    engine::{
-        AnomalyCause, AnomalyId, AnomalyKind, Confidence, Conflict, ConflictId, ConflictKind,
-        ConflictScope, EvidenceKind, Ipam, Mac, Network, Timestamp, Vlan,
-    },
     pods::{Pod, Via},
 };
 

@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
+use detector_engine::{AnomalyKind, ConflictKind, ConflictScope, Network, ResolveReason};
+
 use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
-use crate::{
-    engine::{AnomalyKind, ConflictKind, ConflictScope, Network, ResolveReason},
-    pods::Pod,
-};
+use crate::pods::Pod;
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;

@@ -4,16 +4,14 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use detector_engine::{ConflictScope, EvidenceKind, LeaveReason};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
     AnomalyData, ClaimantData, ConflictData, clean,
     summary::{self, scoped_address},
 };
-use crate::{
-    clock::WallTime,
-    engine::{ConflictScope, EvidenceKind, LeaveReason},
-};
+use crate::clock::WallTime;
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,11 +281,10 @@ pub fn aligned(rows: &[Vec<String>]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use detector_engine::Network;
+
     use super::*;
-    use crate::{
-        engine::Network,
-        event::{Change, samples},
-    };
+    use crate::event::{Change, samples};
 
     fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         samples::claimant(device, pod)

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
 use tracing::warn;
 
 use super::Core;
-use crate::{
-    engine::Timestamp,
-    observe::{ebpf::ClaimedError, worker::WorkerJob},
-};
+use crate::observe::{ebpf::ClaimedError, worker::WorkerJob};
 
 /// Time until the table is written again as a whole after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(60);

@@ -2,6 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use detector_engine::{
+    DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest, TimedObservation,
+    Timestamp,
+};
+
 use super::{
     FleetFeed, LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets,
     fleet::FleetConflicts, resync::Resync, route_lookups::RouteLookupSchedule,
@@ -9,10 +14,6 @@ use super::{
 };
 use crate::{
     clock,
-    engine::{
-        DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest,
-        TimedObservation, Timestamp,
-    },
     health::SourceHealth,
     mailbox::MailboxSender,
     metrics::{Kind, Metrics, Reason},

@@ -2,12 +2,12 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use detector_engine::{IfIndex, Timestamp};
 use tracing::warn;
 
 use super::Core;
 use crate::{
     clock,
-    engine::{IfIndex, Timestamp},
     log_budget::LogBudget,
     observe::{ebpf::DeviceLosses, worker::WorkerJob},
 };

@@ -1,13 +1,13 @@
 //! Applies the effects of the engine: gauges, events, jobs for the kernel worker, reads of IPAM pools.
 
+use detector_engine::{
+    Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
+    Effect, PodDevice, RereadReason,
+};
 use tracing::{error, warn};
 
 use super::Core;
 use crate::{
-    engine::{
-        Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
-        Effect, PodDevice, RereadReason,
-    },
     event::Change,
     metrics::{KindAndScope, gauge_value},
     observe::worker::WorkerJob,

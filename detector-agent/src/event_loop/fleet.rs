@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use detector_engine::{
+    Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp,
+};
 use ipnet::IpNet;
 
 use super::Core;
 use crate::{
     clock::Moment,
-    engine::{Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp},
     event::Change,
     fleet::{self, FleetMessage, Subject, protocol::Report},
     metrics::{KindAndScope, Metrics, gauge_value},

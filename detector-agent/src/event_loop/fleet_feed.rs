@@ -3,12 +3,14 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
+use detector_engine::{
+    CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp,
+};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::Core;
 use crate::{
     clock::Moment,
-    engine::{CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp},
     fleet::{Candidate, ConflictFeed, Feed, Inbox},
     metrics::gauge_value,
     pods::{LookupUpdate, Pod, PodAnswer, PodDirectory},
@@ -205,8 +207,9 @@ fn blocks(pool: &Pool) -> impl Iterator<Item = IpNet> + '_ {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_engine::{Completeness, Coverage, PoolId, PoolSource};
+
     use super::*;
-    use crate::engine::{Completeness, Coverage, PoolId, PoolSource};
 
     #[test]
     fn blocks_are_the_ranges_of_the_pool() {

@@ -1,9 +1,10 @@
 //! Messages of other threads to the event loop.
 
+use detector_engine::PoolUpdate;
+
 use super::Query;
 use crate::{
-    engine::PoolUpdate, fleet::FleetMessage, mailbox::MailboxSender, observe::worker::WorkerEvent,
-    pods::LookupUpdate,
+    fleet::FleetMessage, mailbox::MailboxSender, observe::worker::WorkerEvent, pods::LookupUpdate,
 };
 
 /// A message to the event loop.

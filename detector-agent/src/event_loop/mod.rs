@@ -25,9 +25,10 @@ mod tick;
 
 use std::{io, time::Duration};
 
+use detector_engine::{Observation, TimedObservation};
+
 use crate::{
     clock,
-    engine::{Observation, TimedObservation},
     mailbox::Mailbox,
     observe::{
         ebpf::RingReader,

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use detector_common::Budget;
+use detector_engine::Timestamp;
 
-use crate::{engine::Timestamp, observe::netlink::DrainedSocket};
+use crate::observe::netlink::DrainedSocket;
 
 /// Small beside the time in which a conflict has to be reported, and long enough for some fifty notifications of a flood.
 const PAUSE: Duration = Duration::from_millis(3);

@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 
+use detector_engine::{Anomaly, AnomalyId, Conflict, ConflictId, Engine, ListedClaim, Timestamp};
 use tokio::sync::oneshot;
 
 use super::FleetConflicts;
-use crate::{
-    clock,
-    engine::{Anomaly, AnomalyId, Conflict, ConflictId, Engine, ListedClaim, Timestamp},
-};
+use crate::clock;
 
 /// A query with the channel for its answer. Lists are queried by address, a few hundred at a time, so that no answer takes
 /// long.

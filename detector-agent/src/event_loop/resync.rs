@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{IfIndex, Observation, SnapshotToken, TimedObservation, Timestamp};
 use tracing::{info, warn};
 
 use super::Core;
 use crate::{
     clock,
-    engine::{IfIndex, Observation, SnapshotToken, TimedObservation, Timestamp},
     log_budget::LogBudget,
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},

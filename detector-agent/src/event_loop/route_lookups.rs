@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
+use detector_engine::{Observation, TimedObservation, Timestamp};
 use tracing::{debug, warn};
 
 use super::Core;
 use crate::{
     clock,
-    engine::{Observation, TimedObservation, Timestamp},
     observe::{netlink::RouteLookup, worker::WorkerJob},
 };
 

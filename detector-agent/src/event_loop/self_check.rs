@@ -7,19 +7,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use detector_engine::{
+    ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
+    SnapshotToken,
+};
 use tracing::warn;
 
 use super::Core;
-use crate::{
-    clock,
-    engine::{
-        ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
-        SnapshotToken,
-    },
-    log_budget::LogBudget,
-    metrics::Reason,
-    observe::worker::WorkerJob,
-};
+use crate::{clock, log_budget::LogBudget, metrics::Reason, observe::worker::WorkerJob};
 
 /// Devices checked in one turn. On an idle node a single check costs several times as much as one of many, because the processor's
 /// caches no longer hold what it needs.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
 use tracing::warn;
 
 use super::Core;
 use crate::{
-    engine::Timestamp,
     health::Situation,
     metrics::{Kind, Metrics, Reason, gauge_value, labels::known_kind},
     observe::{ebpf::CounterValues, worker::WorkerJob},

@@ -1,8 +1,9 @@
 //! The clock of the protocol, which follows that of tokio.
 
+use detector_engine::Timestamp;
 use tokio::time::Instant;
 
-use crate::{clock, engine::Timestamp};
+use crate::clock;
 
 /// Turns times of tokio into times of the protocol, and back.
 #[derive(Clone, Copy, Debug)]

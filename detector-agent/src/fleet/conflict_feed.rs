@@ -12,16 +12,14 @@ use std::{
     sync::Arc,
 };
 
+use detector_engine::{Claimant, ClaimantId, Conflict, ConflictScope, IfIndex};
+
 use super::{
     Subject,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_CLAIMANTS, Party},
     protocol,
 };
-use crate::{
-    clock::Moment,
-    engine::{Claimant, ClaimantId, Conflict, ConflictScope, IfIndex},
-    pods::Pod,
-};
+use crate::{clock::Moment, pods::Pod};
 
 /// The most conflicts of this node that are published at once.
 pub const MAX_PUBLISHED: usize = 64;

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{CertainClaim, ClaimantId, IfIndex, PoolId, Timestamp};
 use ipnet::IpNet;
 
 use super::{
@@ -25,10 +26,7 @@ use super::{
     objects::Party,
     protocol::{LocalClaim, Mode},
 };
-use crate::{
-    engine::{CertainClaim, ClaimantId, IfIndex, PoolId, Timestamp},
-    pods::Pod,
-};
+use crate::pods::Pod;
 
 /// A device by index and generation.
 type DeviceId = (IfIndex, u64);

@@ -96,11 +96,10 @@ impl Inbox {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_engine::Timestamp;
+
     use super::*;
-    use crate::{
-        engine::Timestamp,
-        fleet::{objects::Party, protocol::Mode},
-    };
+    use crate::fleet::{objects::Party, protocol::Mode};
 
     #[tokio::test]
     async fn only_the_newest_state_of_a_subject_waits() {

@@ -19,12 +19,13 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{ConflictScope, Timestamp};
+
 use super::{
     conflict_feed::ConflictUpdate,
     objects::ConflictSpec,
     protocol::{Outcome, Request, Stored},
 };
-use crate::engine::{ConflictScope, Timestamp};
 
 /// Writes in a burst, then one each [`WRITE_INTERVAL`].
 const WRITE_BURST: u32 = 128;

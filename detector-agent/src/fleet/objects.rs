@@ -5,18 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use detector_engine::{
+    Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac, Network,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::Subject;
-use crate::{
-    clock::WallTime,
-    engine::{
-        Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac,
-        Network,
-    },
-    event::names,
-};
+use crate::{clock::WallTime, event::names};
 
 /// The API group.
 pub const GROUP: &str = "ipconflict.io";

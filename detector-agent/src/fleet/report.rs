@@ -2,6 +2,11 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
+use detector_engine::{
+    Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Beginning, Claimant, ClaimantId, Conflict,
+    ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason,
+    Timestamp, UnknownBeginning, Vlan,
+};
 use fnv::FnvHasher;
 use ipnet::IpNet;
 
@@ -9,14 +14,7 @@ use super::{
     objects::{ConflictClaimant, Party},
     protocol::Report,
 };
-use crate::{
-    clock::Moment,
-    engine::{
-        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Beginning, Claimant, ClaimantId, Conflict,
-        ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason,
-        Timestamp, UnknownBeginning, Vlan,
-    },
-};
+use crate::clock::Moment;
 
 /// The most claimants that are listed.
 const CLAIMANTS: usize = 64;
@@ -222,7 +220,7 @@ mod tests {
         assert_eq!(raised.overlap.unwrap().nodes, ["node-a", "node-b"]);
         assert!(raised.detail.contains("10.244.1.0/24"), "{}", raised.detail);
         report.is_resolved = true;
-        report.conflict.claimants[0].left = Some(crate::engine::LeaveReason::Expired);
+        report.conflict.claimants[0].left = Some(detector_engine::LeaveReason::Expired);
         // Of a resolved one, those that had it.
         assert_eq!(overlap_now(&report).overlap.unwrap().nodes.len(), 2);
     }

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+use detector_engine::{
+    Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, Network, Timestamp,
+};
+
 use super::{
     Subject,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
     protocol::Report,
-};
-use crate::engine::{
-    Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, Network, Timestamp,
 };
 
 /// The claimant on a node: `veth-a` on `node-a`.

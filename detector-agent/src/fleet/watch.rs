@@ -12,6 +12,7 @@ use ::kube::{
     api::{DynamicObject, ListParams, Patch, PatchParams},
     runtime::watcher::{self, Event},
 };
+use detector_engine::ConflictScope;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use serde::de::DeserializeOwned;
@@ -30,7 +31,6 @@ use super::{
     registry::{Problem, Registry, conflicts, version},
 };
 use crate::{
-    engine::ConflictScope,
     error_chain,
     kube_client::{KubeClient, is_too_long, status_code, watch_config},
     timer::{DoublingDelay, sleep_until_some, with_jitter},

@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{self, Moment, WallTime},
-    engine::Timestamp,
     event::guidance::part_runbook_url,
 };
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use detector_engine::Timestamp;
+
 use super::{Health, Part, Role, State};
-use crate::engine::Timestamp;
 
 /// What the event loop knows about its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

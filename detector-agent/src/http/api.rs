@@ -2,6 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use detector_engine::{
+    Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
+};
 use hyper::{StatusCode, header};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -15,9 +18,6 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    engine::{
-        Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
-    },
     event::{AnomalyData, ClaimData, ClaimantData, ConflictData, SubjectState},
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
     pods::PodAnswer,

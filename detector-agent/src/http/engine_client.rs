@@ -3,15 +3,13 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use detector_engine::{Anomaly, AnomalyId, Conflict, ConflictId, ListedClaim, Timestamp};
 use tokio::{
     sync::{Semaphore, oneshot},
     time::timeout,
 };
 
-use crate::{
-    engine::{Anomaly, AnomalyId, Conflict, ConflictId, ListedClaim, Timestamp},
-    event_loop::{EventLoopHandle, LoopMessage, Query},
-};
+use crate::event_loop::{EventLoopHandle, LoopMessage, Query};
 
 /// An answer takes microseconds; this long means that the event loop is stuck.
 const TIMEOUT: Duration = Duration::from_secs(5);

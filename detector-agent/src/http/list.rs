@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use bytes::Bytes;
+use detector_engine::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -12,7 +13,7 @@ use super::{
     parameters::NotAPosition,
     respond::{Chunk, Truncated},
 };
-use crate::{clock::Moment, engine::Timestamp};
+use crate::clock::Moment;
 
 /// The most reasons of unknown pods that are listed once; further ones stay where they are.
 const REASONS: usize = 64;
@@ -166,10 +167,10 @@ fn list_reasons_once(item: &mut Value, reasons: &mut Vec<String>) {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+    use detector_engine::ConflictId;
     use serde_json::json;
 
     use super::*;
-    use crate::engine::ConflictId;
 
     #[test]
     fn keys_are_read_back() {

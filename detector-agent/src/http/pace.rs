@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::Timestamp;
+
 use super::slots::Client;
-use crate::engine::Timestamp;
 
 /// Requests of one source at once.
 const BURST: u32 = 64;

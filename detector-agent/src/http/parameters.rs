@@ -4,11 +4,11 @@
 
 use std::{fmt::Display, net::IpAddr, str::FromStr};
 
+use detector_engine::Network;
 use hyper::StatusCode;
 
 use super::respond::{Reply, error};
 use crate::{
-    engine::Network,
     event::{AnomalyData, ConflictData, ContractName as _, SubjectState},
     pods::Pod,
 };

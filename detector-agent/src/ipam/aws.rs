@@ -13,6 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use detector_engine::{
+    Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp,
+};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
@@ -25,13 +28,7 @@ use super::{
     files::{self, FileError},
     snapshot_history::SnapshotHistory,
 };
-use crate::{
-    clock,
-    counted::counted,
-    engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp},
-    error_chain,
-    health::State,
-};
+use crate::{clock, counted::counted, error_chain, health::State};
 
 /// Longest file and response, in bytes; an address takes some hundred.
 const MAX_BYTES: u64 = 8 << 20;

@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use detector_engine::{Allocation, PoolId, Timestamp};
 use kube::api::{DynamicObject, ObjectList};
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use super::{
     cni_config::{self, CniConfig},
     host_local,
 };
-use crate::engine::{self, Allocation, PoolId, Timestamp};
 
 /// Reads a reservation of `host-local`.
 pub fn host_local_reservation(bytes: &[u8]) {
@@ -55,7 +55,7 @@ fn apply_and_lose(parsed: Result<BTreeMap<IpAddr, Allocation>, String>) {
         let read = reader.apply("file".to_owned(), read, false, Timestamp(time));
         assert_eq!(read.pool.allocated.len(), expected, "at {time}");
         assert_eq!(
-            read.pool.completeness == engine::Completeness::Unknown,
+            read.pool.completeness == detector_engine::Completeness::Unknown,
             failed
         );
     }

@@ -6,7 +6,7 @@
 //!                                                    └──── "read this pool now" ────┘
 //! ```
 //!
-//! Runs on a thread of its own, which may wait for a disk or an API. The [`engine`](crate::engine) compares: it gets each
+//! Runs on a thread of its own, which may wait for a disk or an API. The [`engine`](detector_engine) compares: it gets each
 //! pool's allocations and which addresses changed in them.
 //!
 //! Invariants: nothing is written, and no lock of a plugin is taken; only regular files are read, up to a bound;
@@ -27,16 +27,14 @@ mod settings;
 mod snapshot_history;
 mod watcher;
 
+use detector_engine::{ChangedAddresses, Pool};
 pub use once::{IpamSnapshot, read_once};
 pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
 
-use crate::{
-    engine::{ChangedAddresses, Pool},
-    health::State,
-};
+use crate::health::State;
 
 /// The outcome of reading one pool.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_engine::{Pool, PoolId};
 use tokio::time::timeout;
 
 use super::{
@@ -9,10 +10,7 @@ use super::{
     reader::PoolReader,
     settings::{IpamMode, IpamSettings},
 };
-use crate::{
-    engine::{Pool, PoolId},
-    kube_client::KubeClient,
-};
+use crate::kube_client::KubeClient;
 
 /// The allocations of all pools.
 #[derive(Debug, Default)]

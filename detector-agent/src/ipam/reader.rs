@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use detector_engine::PoolId;
 use tokio::sync::mpsc;
 
 use super::{
     PoolRead, aws::AwsReader, calico::CalicoReader, cni_config::IpamNetwork,
     host_local::HostLocalReader, settings::IpamSettings,
 };
-use crate::{engine::PoolId, kube_client::KubeClient};
+use crate::kube_client::KubeClient;
 
 /// Reads a pool's allocations; keeps its last snapshot.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::engine::{ChangedAddresses, Completeness, Timestamp};
+use detector_engine::{ChangedAddresses, Completeness, Timestamp};
 
 /// An IPAM never releases this many addresses at once, and with them this share of all (4 of 5).
 const MASS_LOSS: usize = 5;

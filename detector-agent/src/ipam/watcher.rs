@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{PoolId, PoolRequest, PoolUpdate};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{Instant, sleep, sleep_until},
@@ -21,7 +22,6 @@ use super::{
     settings::{IpamMode, IpamSettings},
 };
 use crate::{
-    engine::{PoolId, PoolRequest, PoolUpdate},
     health::{Health, Part, Role, State},
     kube_client::KubeClient,
 };

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
 
+use detector_engine::Network;
 use serde_json::{Value, json};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
 };
 use crate::{
     counted::counted,
-    engine::Network,
     event::{
         ClaimData, ClaimantData, ConflictData, clean,
         summary::scope,

@@ -5,9 +5,10 @@ use std::{
     net::IpAddr,
 };
 
+use detector_engine::Network;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 
-use crate::{engine::Network, event::summary::vlan_id};
+use crate::event::summary::vlan_id;
 
 /// An IP address as a label's value.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]

@@ -86,8 +86,9 @@ impl Collector for ClaimSeries {
 mod tests {
     use std::net::Ipv6Addr;
 
+    use detector_engine::Network;
+
     use super::*;
-    use crate::engine::Network;
 
     fn claim(number: usize, network: &Network, vlan: Option<u16>, pod: &str) -> ClaimInfo {
         let address = Ipv6Addr::from(0xfd00 << 112 | number as u128).into();

@@ -221,11 +221,10 @@ where
 
 #[cfg(test)]
 mod tests {
+    use detector_engine::{ConflictId, Network};
+
     use super::*;
-    use crate::{
-        engine::{ConflictId, Network},
-        metrics::{AddressLabels, ConflictInfo},
-    };
+    use crate::metrics::{AddressLabels, ConflictInfo};
 
     fn bounded(limit: usize) -> InfoSeries<ConflictId, ConflictInfo> {
         let described = |name| Described { name, help: "" };

@@ -2,10 +2,10 @@
 //! compares them), and in debug builds a value that is missing here panics.
 
 use detector_common::{DropReason, RecordKind, RejectReason};
+use detector_engine::{AnomalyKind, ConflictKind, ConflictScope};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::AddressLabels;
-use crate::engine::{AnomalyKind, ConflictKind, ConflictScope};
 
 /// Kinds of observations that the agent counts itself; the kernel programs count those of [`RecordKind`].
 const OBSERVATION_KINDS: [&str; 11] = [

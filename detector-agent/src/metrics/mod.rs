@@ -11,6 +11,7 @@ mod text_format;
 
 use std::sync::atomic::AtomicU64;
 
+use detector_engine::{AnomalyId, ConflictId, ConflictScope};
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -18,7 +19,6 @@ use prometheus_client::{
 };
 
 use crate::{
-    engine::{AnomalyId, ConflictId, ConflictScope},
     event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId, clean, summary},
     pods::Pod,
 };
@@ -283,10 +283,10 @@ impl Metrics {
             drop(metrics.active.get_or_create(&labels));
             drop(metrics.swept.gauge.get_or_create(&labels));
         }
-        for kind in crate::engine::ConflictKind::ALL {
+        for kind in detector_engine::ConflictKind::ALL {
             drop(metrics.raised.get_or_create(&kind.into()));
         }
-        for kind in crate::engine::AnomalyKind::ALL {
+        for kind in detector_engine::AnomalyKind::ALL {
             drop(metrics.anomalies.get_or_create(&kind.into()));
         }
         metrics

@@ -5,10 +5,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use detector_engine::ConflictId;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 
 use super::KindAndScope;
-use crate::{engine::ConflictId, event::ConflictData};
+use crate::event::ConflictData;
 
 /// The gauge, and the conflicts that it counts: at most as many as may be open.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+use detector_engine::{AnomalyId, ConflictId, ConflictKind, Network};
+
 use super::*;
 use crate::{
-    engine::{AnomalyId, ConflictId, ConflictKind, Network},
     event::{SubjectState, samples},
     pods::Via,
 };

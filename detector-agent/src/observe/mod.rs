@@ -1,4 +1,4 @@
-//! Turns the kernel's events and state into [`Observation`](crate::engine::Observation)s.
+//! Turns the kernel's events and state into [`Observation`](detector_engine::Observation)s.
 //!
 //! The readers of [`ebpf`] and [`netlink`] never block; [`worker`] does on its own thread what may wait for kernel locks:
 //! attaching programs and taking snapshots.

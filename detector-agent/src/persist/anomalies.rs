@@ -4,18 +4,15 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use detector_engine::{
+    Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Bounds, Claimant, Contested, Ipam, PoolSource,
+    Timestamp, Vlan,
+};
 use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::{
-    engine::{
-        Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Bounds, Claimant, Contested, Ipam,
-        PoolSource, Timestamp, Vlan,
-    },
-    event::names,
-    persist::store::StoreError,
-};
+use crate::{event::names, persist::store::StoreError};
 
 pub(super) const TABLE: TableDefinition<'_, u128, &[u8]> =
     TableDefinition::new("state.open-anomalies");

@@ -6,6 +6,7 @@
 
 use std::{collections::HashSet, fs, os::unix::fs::MetadataExt as _};
 
+use detector_engine::{AnomalyId, Bounds, ConflictId, OpenConflict};
 use redb::{
     ReadableTable as _, ReadableTableMetadata as _, TableDefinition, TableError, TableHandle,
     WriteTransaction,
@@ -13,12 +14,7 @@ use redb::{
 use tracing::{info, warn};
 
 use super::{WriteRequest, anomalies};
-use crate::{
-    clock,
-    engine::{AnomalyId, Bounds, ConflictId, OpenConflict},
-    node,
-    persist::store::StoreError,
-};
+use crate::{clock, node, persist::store::StoreError};
 
 /// To be changed whenever an earlier agent would misread the records, or this one those of an earlier agent.
 pub(super) const FORMAT: &str = "1";

@@ -1,19 +1,17 @@
 //! Fuzz entry points: a store with arbitrary records; see [`crate::fuzzing`]. The content of an open conflict's record has
 //! a target of its own beside the engine, which restores it.
 
+use detector_engine::{
+    Engine, Observation, OpenConflict, Settings, SnapshotScope, SnapshotToken, TimedObservation,
+    Timestamp,
+};
 use redb::Database;
 
 use super::{
     WriteRequest, anomalies,
     conflicts::{self, ABOUT, CONFLICTS, FORMAT},
 };
-use crate::{
-    engine::{
-        Engine, Observation, OpenConflict, Settings, SnapshotScope, SnapshotToken,
-        TimedObservation, Timestamp,
-    },
-    persist::store::{Store, StoreError},
-};
+use crate::persist::store::{Store, StoreError};
 
 /// The boot and network namespace.
 const WORLD: &str = "here";

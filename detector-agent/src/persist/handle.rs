@@ -11,12 +11,12 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{Anomaly, AnomalyId, Conflict, Engine, Timestamp};
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tracing::error;
 
 use super::{Shared, WriteRequest};
 use crate::{
-    engine::{Anomaly, AnomalyId, Conflict, Engine, Timestamp},
     health::Part,
     metrics::{Delivery, Metrics, Sink},
 };

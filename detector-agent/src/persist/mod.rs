@@ -26,15 +26,10 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{Anomaly, AnomalyId, ConflictId, OpenConflict};
 use tracing::error;
 
-use crate::{
-    engine::{Anomaly, AnomalyId, ConflictId, OpenConflict},
-    health::Part,
-    metrics::Metrics,
-    persist::store::Store,
-    threads,
-};
+use crate::{health::Part, metrics::Metrics, persist::store::Store, threads};
 
 pub use handle::PersistenceHandle;
 

@@ -6,10 +6,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use detector_engine::{Claimant, ClaimantId, IfIndex, KnownPod, PodDevice};
 use tokio::sync::mpsc;
 
 use super::{Pod, PodAnswer, PodSources, SourceState, SourceStatus, Via, resolver::LookupRequest};
-use crate::engine::{Claimant, ClaimantId, IfIndex, KnownPod, PodDevice};
 
 /// Why a claimant that is the node itself has no pod.
 pub const IS_THE_NODE: &str = "the claimant is the node itself";

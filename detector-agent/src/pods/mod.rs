@@ -46,9 +46,10 @@ mod sources;
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
+use detector_engine::KnownPod;
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::WallTime, engine::KnownPod};
+use crate::clock::WallTime;
 #[cfg(feature = "node")]
 pub use cni_cache::CniCache;
 #[cfg(feature = "node")]

@@ -3,12 +3,10 @@
 
 use std::{net::IpAddr, os::fd::AsFd as _, path::Path};
 
+use detector_engine::{NsId, Peer};
 use tracing::debug;
 
-use crate::{
-    engine::{NsId, Peer},
-    observe::netlink::{NetlinkReader, OpenError, open_namespace},
-};
+use crate::observe::netlink::{NetlinkReader, OpenError, open_namespace};
 
 /// Netlink queries; the socket is opened with the first one.
 #[derive(Debug, Default)]

@@ -2,10 +2,10 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use detector_engine::PodDevice;
 use tokio::time::{Instant, timeout_at};
 
 use super::{LookupRequest, LookupUpdate, PodDirectory, PodResolver, PodSources};
-use crate::engine::PodDevice;
 
 /// Extra time for a source that reports a timeout of its own, which says more than that time is up.
 const GRACE: Duration = Duration::from_millis(50);

@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use detector_engine::Timestamp;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -9,7 +10,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{PodRecord, Via};
-use crate::{clock, engine::Timestamp, timer::DoublingDelay};
+use crate::{clock, timer::DoublingDelay};
 
 /// A working source is queried at least this often, so that its status stays current.
 const HEARTBEAT: Duration = Duration::from_secs(60);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use detector_engine::{AnomalyKind, Confidence};
+
 use crate::{
     clock::WallTime,
-    engine::{AnomalyKind, Confidence},
     event::{AnyEvent, ClaimantData, SubjectKind},
 };
 
@@ -92,11 +93,10 @@ mod tests {
 
     use std::sync::Arc;
 
+    use detector_engine::{AnomalyId, ConflictKind, EvidenceKind};
+
     use super::*;
-    use crate::{
-        engine::{AnomalyId, ConflictKind, EvidenceKind},
-        event::{ConflictData, ContractName as _, samples},
-    };
+    use crate::event::{ConflictData, ContractName as _, samples};
 
     fn filter(kinds: &[SubjectKind], namespaces: &[&str]) -> Filter {
         Filter {

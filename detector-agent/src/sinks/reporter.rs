@@ -9,6 +9,9 @@ mod tests;
 
 use std::{io, sync::Arc};
 
+use detector_engine::{
+    Anomaly, Claimant, Confidence, Conflict, IfIndex, KnownPod, PodDevice, Reported,
+};
 use tracing::{error, info, warn};
 
 use super::{
@@ -16,7 +19,6 @@ use super::{
     lines::{Lines, WriteOutcome},
 };
 use crate::{
-    engine::{Anomaly, Claimant, Confidence, Conflict, IfIndex, KnownPod, PodDevice, Reported},
     event::{
         AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject,
         summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},

@@ -5,13 +5,13 @@ use std::{
     io::{self, Write},
 };
 
+use detector_engine::{AnomalyId, ConflictId};
 use tokio::sync::mpsc;
 
 use super::Update;
 use crate::{
     agent_client::Overview,
     clock::WallTime,
-    engine::{AnomalyId, ConflictId},
     event::{AnomalyData, AnomalyEvent, Change, ConflictData, Event, clean, text},
 };
 

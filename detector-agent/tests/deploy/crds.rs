@@ -4,12 +4,14 @@ use std::{collections::BTreeSet, fs};
 
 use detector_agent::{
     clock::WallTime,
-    engine::{Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network},
     event::ContractName,
     fleet::objects::{
         ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, MAX_COLUMN,
         MAX_REASON, Party, VERSION,
     },
+};
+use detector_engine::{
+    Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network,
 };
 use serde_json::{Value, json};
 

@@ -10,12 +10,12 @@ use std::{
 use clap::{Arg, CommandFactory as _};
 use detector_agent::{
     cli::Cli,
-    engine::{AnomalyKind, ConflictKind},
     fleet::MAX_LOOKUPS,
     metrics::labels,
     pods::{MAX_PRIMARY_ADDRESSES, Via},
 };
 use detector_common::Budget;
+use detector_engine::{AnomalyKind, ConflictKind};
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
 use crate::{
@@ -393,7 +393,7 @@ fn every_example_event_satisfies_the_contract() {
 #[test]
 fn documented_bounds_match_the_code() {
     let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
-    let bounds = detector_agent::engine::Settings::default().bounds;
+    let bounds = detector_engine::Settings::default().bounds;
     let budget = |budget: Budget| {
         let burst = budget.window_ns / budget.interval_ns;
         [burst, budget.per_second()].map(|n| usize::try_from(n).unwrap())

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, env, fs, net::UdpSocket, path::Path, process::Command};
 
-use detector_agent::engine::AnomalyKind;
+use detector_engine::AnomalyKind;
 use detector_testkit::{
     Agent, AgentCommand, Cni, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
 };

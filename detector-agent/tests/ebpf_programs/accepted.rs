@@ -3,11 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::ensure;
-use detector_agent::{
-    engine::{FrameClaim, Mac},
-    observe::ebpf::EbpfOptions,
-};
+use detector_agent::observe::ebpf::EbpfOptions;
 use detector_common::{Counter, RejectReason};
+use detector_engine::{FrameClaim, Mac};
 use detector_testkit::{ExtensionHeader, Frame, MacAddress, until};
 
 use crate::fixture::{DEVICE, Fixture, MAC, TIMEOUT};

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use detector_agent::{
-    engine::{FrameKind, Mac, Observation, Vlan},
-    observe::ebpf::{EbpfOptions, Programs},
-};
+use detector_agent::observe::ebpf::{EbpfOptions, Programs};
 use detector_common::{
     Counter, RejectReason, TAG_ARP,
     frame::{Classification, FrameSlice, parse},
 };
+use detector_engine::{FrameKind, Mac, Observation, Vlan};
 use detector_testkit::{ExtensionHeader, Frame, MacAddress, NaFlags};
 use proptest::{
     prelude::*,

@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use detector_agent::{
-    engine::{AddressHolder, ClaimedUpdate, FrameClaim},
-    observe::ebpf::EbpfOptions,
-};
+use detector_agent::observe::ebpf::EbpfOptions;
 use detector_common::{CONTESTED_BUDGET, CONTESTS_PER_ADDRESS, Counter, RecordKind, RejectReason};
+use detector_engine::{AddressHolder, ClaimedUpdate, FrameClaim};
 use detector_testkit::{Frame, MacAddress, NaFlags};
 
 use crate::fixture::{Fixture, MAC, MARKERS, loop_until};

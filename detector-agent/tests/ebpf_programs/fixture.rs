@@ -7,11 +7,9 @@ use std::{
 };
 
 use anyhow::Context as _;
-use detector_agent::{
-    engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, TimedObservation, Vlan},
-    observe::ebpf::{CounterValues, EbpfOptions, Programs, RingReader},
-};
+use detector_agent::observe::ebpf::{CounterValues, EbpfOptions, Programs, RingReader};
 use detector_common::Counter;
+use detector_engine::{FrameClaim, FrameKind, IfIndex, Mac, Observation, TimedObservation, Vlan};
 use detector_testkit::{Frame, FrameSender, MacAddress, Node, Pod, PodSpec, until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

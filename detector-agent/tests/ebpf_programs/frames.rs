@@ -2,11 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use detector_agent::{
-    engine::{FrameClaim, FrameKind, Mac, Observation, Timestamp, Vlan},
-    observe::ebpf::EbpfOptions,
-};
+use detector_agent::observe::ebpf::EbpfOptions;
 use detector_common::{Counter, RecordKind, RejectReason};
+use detector_engine::{FrameClaim, FrameKind, Mac, Observation, Timestamp, Vlan};
 use detector_testkit::{ArpOperation, ExtensionHeader, Frame, MacAddress, NaFlags};
 use nix::time::{ClockId, clock_gettime};
 

@@ -2,11 +2,9 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use detector_agent::{
-    engine::{FrameClaim, Mac},
-    observe::ebpf::{DeviceLosses, EbpfOptions, LossCounters},
-};
+use detector_agent::observe::ebpf::{DeviceLosses, EbpfOptions, LossCounters};
 use detector_common::{Counter, DropReason, RecordKind};
+use detector_engine::{FrameClaim, Mac};
 use detector_testkit::{Frame, FrameSender, MacAddress, PodSpec};
 
 use crate::fixture::{Fixture, MAC, loop_until};
@@ -141,9 +139,7 @@ fn budget_limits_one_device_but_not_others() {
         .send(&Frame::announcement(OTHER_MAC, ADDRESS))
         .unwrap();
     let claim = fixture.wait(|stamped| match stamped.observation {
-        detector_agent::engine::Observation::Frame(claim) if claim.ifindex == ifindex => {
-            Some(claim)
-        }
+        detector_engine::Observation::Frame(claim) if claim.ifindex == ifindex => Some(claim),
         _ => None,
     });
     assert_eq!(claim.address, ADDRESS);

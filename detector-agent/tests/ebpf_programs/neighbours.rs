@@ -2,11 +2,9 @@
 
 use std::net::IpAddr;
 
-use detector_agent::{
-    engine::{Mac, Neighbour, NudState, Observation},
-    observe::ebpf::EbpfOptions,
-};
+use detector_agent::observe::ebpf::EbpfOptions;
 use detector_common::{Counter, RecordKind};
+use detector_engine::{Mac, Neighbour, NudState, Observation};
 use detector_testkit::{Frame, MacAddress, Netns};
 
 use crate::fixture::{DEVICE, Fixture, MAC};

@@ -2,7 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use detector_agent::{engine::ConflictKind, event::SubjectKind};
+use detector_agent::event::SubjectKind;
+use detector_engine::ConflictKind;
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, browser::Browser,
 };

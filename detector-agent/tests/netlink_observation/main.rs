@@ -16,13 +16,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use detector_agent::{
-    engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation},
-    observe::netlink::{
-        BoundedSnapshot, DeviceSelector, DrainedSocket, ListenerOptions, NetlinkListener,
-        NetlinkReader,
-    },
+use detector_agent::observe::netlink::{
+    BoundedSnapshot, DeviceSelector, DrainedSocket, ListenerOptions, NetlinkListener, NetlinkReader,
 };
+use detector_engine::{AssignedAddress, Link, Observation, Snapshot, TimedObservation};
 use detector_testkit::{Netns, until};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 

@@ -3,10 +3,8 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Instant};
 
 use anyhow::{Context as _, Result, bail};
-use detector_agent::{
-    engine::{AssignedAddress, LinkKind, Observation, Snapshot},
-    observe::netlink::{DeviceSelector, NetlinkReader, Omitted},
-};
+use detector_agent::observe::netlink::{DeviceSelector, NetlinkReader, Omitted};
+use detector_engine::{AssignedAddress, LinkKind, Observation, Snapshot};
 use detector_testkit::{Netns, Node, PodSpec};
 
 use super::{DEADLINE, Observer, address, link, pod_addresses, read, selector};

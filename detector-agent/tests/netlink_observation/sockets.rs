@@ -3,10 +3,10 @@
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context as _, Result};
-use detector_agent::{
-    engine::Observation,
-    observe::netlink::{ListenerOptions, NetlinkListener, NetlinkReader, OpenError, ReadError},
+use detector_agent::observe::netlink::{
+    ListenerOptions, NetlinkListener, NetlinkReader, OpenError, ReadError,
 };
+use detector_engine::Observation;
 use detector_testkit::{Node, PodSpec};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::sys::socket::{NetlinkAddr, getsockname};

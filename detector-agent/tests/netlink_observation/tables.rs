@@ -3,10 +3,8 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Result;
-use detector_agent::{
-    engine::{FdbEntry, Mac, NudState, Observation, Route, RoutePlace, RoutingChange},
-    observe::netlink::ListenerOptions,
-};
+use detector_agent::observe::netlink::ListenerOptions;
+use detector_engine::{FdbEntry, Mac, NudState, Observation, Route, RoutePlace, RoutingChange};
 use detector_testkit::{Frame, FrameSender, Node, PodSpec};
 
 use super::{Observer, address, read, selector, wait_until_forwarding};

@@ -5,15 +5,12 @@
     reason = "a test fails by panicking"
 )]
 
-use super::*;
-use crate::{
-    engine::{
-        AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network,
-        Timestamp,
-    },
-    event::samples,
-    pods::Via,
+use detector_engine::{
+    AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network, Timestamp,
 };
+
+use super::*;
+use crate::{event::samples, pods::Via};
 
 const ADDRESS: &str = "10.244.1.5";
 

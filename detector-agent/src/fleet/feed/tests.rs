@@ -5,11 +5,10 @@
     reason = "a test fails by panicking"
 )]
 
+use detector_engine::{Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState};
+
 use super::*;
-use crate::{
-    engine::{Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState},
-    pods::Via,
-};
+use crate::pods::Via;
 
 const NOW: Timestamp = Timestamp(1_000_000_000_000);
 

@@ -1,5 +1,7 @@
 //! What an answer changes: beliefs only.
 
+use detector_engine::Timestamp;
+
 use super::{
     CallId, Outcome, Protocol, Request, Stored, Subject, Version,
     claim::{Holder, Sent},
@@ -9,7 +11,6 @@ use super::{
     nodes::View,
     objects::ConflictSpec,
 };
-use crate::engine::Timestamp;
 
 /// A request without an answer yet.
 #[derive(Debug)]

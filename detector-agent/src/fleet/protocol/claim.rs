@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
+
 use super::{
     Identity, LocalClaim, Mode, Outcome, Request, Stored, Subject, Version,
     conflict::{bound_party, is_name},
     objects::{ClaimSpec, Party},
     pace::jitter,
 };
-use crate::engine::Timestamp;
 
 /// How often one's own claim is verified. It heals what nobody reports: claims deleted by hand, a server restored from a backup.
 const VERIFY_OWN: Duration = Duration::from_secs(7_200);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
+
 use super::{
     Stored, Subject, Version,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party},
 };
-use crate::engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
 
 /// Claimants of a conflict beyond which no more join. It keeps the object small where every node has an address, like a virtual IP.
 pub(super) const MAX_CLAIMANTS: usize = 32;

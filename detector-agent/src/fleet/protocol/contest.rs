@@ -1,5 +1,7 @@
 //! What a node does whose address another node holds the `IPClaim` of: it asks, waits for the confirmation, and reports.
 
+use detector_engine::{ConflictId, Timestamp};
+
 use super::{
     LocalClaim, Mode, Version,
     conflict::{MAX_CLAIMANTS, claimant, completed, is_first, new},
@@ -7,7 +9,6 @@ use super::{
     nodes::View,
     objects::{ConflictClaimant, ConflictSpec, Party},
 };
-use crate::engine::{ConflictId, Timestamp};
 
 /// How much longer the agent of a node that is ready may be silent: it is being restarted or upgraded, and what it has not released may
 /// have been given away rightly.

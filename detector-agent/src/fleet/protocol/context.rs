@@ -1,10 +1,9 @@
 //! What a decision about a subject may read besides its own beliefs.
 
+use detector_engine::{ConflictId, Timestamp};
+
 use super::{Identity, Settings, Subject, nodes::Nodes};
-use crate::{
-    clock::WallTime,
-    engine::{ConflictId, Timestamp},
-};
+use crate::clock::WallTime;
 
 pub(super) struct Context<'a> {
     pub(super) subject: Subject,

@@ -1,5 +1,7 @@
 //! One subject: what this node has of it, what is believed of its objects, and the next request that follows from both.
 
+use detector_engine::Timestamp;
+
 use super::{
     CallId, LocalClaim, Memory, Mode, Request, Subject, Version,
     claim::{ClaimBelief, Holder},
@@ -12,7 +14,6 @@ use super::{
     queue::Priority,
     report::Reported,
 };
-use crate::engine::Timestamp;
 
 /// A subject that this node has, has had, or that a conflict connects with it. What only a contested one needs is boxed.
 #[derive(Debug)]

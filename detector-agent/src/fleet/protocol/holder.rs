@@ -1,12 +1,13 @@
 //! What a node that holds the `IPClaim`, or has left the conflict, writes into the `IPConflict`.
 
+use detector_engine::LeaveReason;
+
 use super::{
     LocalClaim,
     conflict::{completed, reporter},
     context::Context,
     objects::{ConflictClaimant, ConflictSpec},
 };
-use crate::engine::LeaveReason;
 
 /// What is done with an `IPConflict`.
 #[derive(Debug, PartialEq, Eq)]

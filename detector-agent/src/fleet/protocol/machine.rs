@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use detector_engine::{ConflictId, Timestamp};
+
 use super::{
     Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
     Subject, Version,
@@ -16,10 +18,7 @@ use super::{
     queue::Queue,
     report::Reported,
 };
-use crate::{
-    clock::WallTime,
-    engine::{ConflictId, Timestamp},
-};
+use crate::clock::WallTime;
 
 /// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near. A conflict takes up to
 /// 64 KiB.

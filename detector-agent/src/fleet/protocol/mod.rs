@@ -31,13 +31,13 @@ mod tests;
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Subject,
     objects::{self, ConflictSpec, Party},
 };
-use crate::engine::Timestamp;
 
 pub(super) use conflict::columns;
 pub use machine::Protocol;

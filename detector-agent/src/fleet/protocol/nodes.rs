@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use detector_engine::Timestamp;
+
 use super::{NodeState, objects::Party, pace::jitter};
-use crate::engine::Timestamp;
 
 /// How often the Node of the other side of an open conflict is read.
 const POLL: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Timestamp;
+use detector_engine::Timestamp;
 
 /// The wait after the first failure, and after the first request too many.
 const FIRST: Duration = Duration::from_millis(250);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use detector_engine::{LeaveReason, Timestamp};
+
 use super::{
     Effect, Memory, Report,
     conflict::{claimant, reporter},
@@ -10,7 +12,6 @@ use super::{
     entry::Entry,
     objects::{ConflictClaimant, ConflictSpec, ConflictState},
 };
-use crate::engine::{LeaveReason, Timestamp};
 
 /// What was last reported as open.
 #[derive(Clone, Debug)]

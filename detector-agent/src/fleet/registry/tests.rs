@@ -4,11 +4,11 @@
     reason = "a test fails by panicking"
 )]
 
+use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
 use serde_json::json;
 
 use super::*;
 use crate::{
-    engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network},
     fleet::objects::{ConflictClaimant, ConflictState, Party},
     kube_client::simulated::{Failure, SimulatedApi},
 };
@@ -171,7 +171,7 @@ async fn objects_are_owned_by_the_nodes_of_their_claimants() {
     );
     // A claimant that left keeps nothing alive.
     let mut left = conflict(&["a", "b"]);
-    left.claimants[0].left = Some(crate::engine::LeaveReason::AddressRemoved);
+    left.claimants[0].left = Some(detector_engine::LeaveReason::AddressRemoved);
     stored_conflict(&b, Request::ReplaceConflict(replaced.version, left)).await;
     assert_eq!(owners(&api, CONFLICTS), [format!("b {uid_b}")]);
     stored_claim(&b, Request::ReplaceClaim(held.version, claim("b"))).await;

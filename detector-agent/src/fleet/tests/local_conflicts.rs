@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use detector_engine::ConflictScope;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{Agent, CLAIMS, CONFLICTS, NODES, server, wait_for};
 use crate::{
-    engine::ConflictScope,
     fleet::{ConflictUpdate, MAX_PUBLISHED, objects::ConflictSpec, samples::report},
     kube_client::simulated::SimulatedApi,
 };

@@ -8,10 +8,9 @@ use std::{
     sync::Arc,
 };
 
+use detector_engine::Allocation;
 use ipnet::IpNet;
 use serde_json::Value;
-
-use crate::engine::Allocation;
 
 /// Most addresses of one block: Calico's largest is a /20.
 const MAX_ORDINALS: usize = 4096;

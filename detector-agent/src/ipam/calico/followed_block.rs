@@ -6,6 +6,7 @@ use ::kube::{
     api::DynamicObject,
     runtime::watcher::{self, Event},
 };
+use detector_engine::Timestamp;
 use futures_util::StreamExt as _;
 use ipnet::IpNet;
 use serde_json::Value;
@@ -17,7 +18,6 @@ use tokio::{
 
 use super::{block_name, blocks_api, read_budget::ReadBudget, spec};
 use crate::{
-    engine::Timestamp,
     kube_client::{KubeClient, status_code, watch_config},
     timer::DoublingDelay,
 };

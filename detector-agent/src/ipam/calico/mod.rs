@@ -26,6 +26,10 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch as latest};
 
 #[cfg(feature = "fuzzing")]
+use detector_engine::{
+    Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
+};
+
 pub(super) use self::blocks::MAX_ADDRESSES;
 pub(super) use self::blocks::NodeBlocks;
 use self::{
@@ -35,13 +39,7 @@ use self::{
 };
 use super::{PoolRead, snapshot_history::SnapshotHistory};
 use crate::{
-    clock,
-    counted::counted,
-    engine::{
-        Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
-    },
-    health::State,
-    kube_client::KubeClient,
+    clock, counted::counted, health::State, kube_client::KubeClient,
     observe::netlink::NetlinkReader,
 };
 
@@ -171,7 +169,7 @@ impl CalicoReader {
         };
         if ranges(&parts) != ranges(&self.parts) {
             // An address that was not judged may be now.
-            changed = crate::engine::ChangedAddresses::All;
+            changed = detector_engine::ChangedAddresses::All;
         }
         self.parts = parts;
         let pool = Pool {

@@ -2,10 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use detector_engine::Timestamp;
 use ipnet::IpNet;
 use serde_json::Value;
-
-use crate::engine::Timestamp;
 
 /// The blocks as last read.
 #[derive(Clone, Debug, Default)]

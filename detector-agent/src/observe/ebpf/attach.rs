@@ -10,6 +10,7 @@ use std::{
 };
 
 use aya::programs::{SchedClassifier, tc::SchedClassifierLink};
+use detector_engine::IfIndex;
 use nix::errno::Errno;
 use tracing::{debug, warn};
 
@@ -22,7 +23,6 @@ use super::{
     tc::{AddedFilter, Place, Tc, TcError, TcFilter},
     tcx,
 };
-use crate::engine::IfIndex;
 
 /// How often attaching is tried if filters change meanwhile.
 const ATTEMPTS: u32 = 3;

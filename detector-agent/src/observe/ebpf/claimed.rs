@@ -7,9 +7,9 @@ use detector_common::{
     AddressKey, CLAIMED_ADDRESSES, RECENT_GROUP, RecentBucket, SEVERAL_HOLDERS, TAG_ARP, TAG_NDP,
     address_key, recent_group,
 };
+use detector_engine::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 
 use super::Programs;
-use crate::engine::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 
 const _: () = assert!(MAX_CLAIMED_ADDRESSES == CLAIMED_ADDRESSES as usize);
 

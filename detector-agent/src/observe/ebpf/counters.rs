@@ -4,8 +4,7 @@ use std::{fmt, sync::Arc};
 
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
 use detector_common::{COUNTERS, Counter, DropReason, RecordKind, RejectReason};
-
-use crate::engine::IfIndex;
+use detector_engine::IfIndex;
 
 /// The counters could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -8,6 +8,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
+use detector_engine::IfIndex;
 use netlink_packet_route::tc::TcHeader;
 use nix::{
     errno::Errno,
@@ -15,10 +16,7 @@ use nix::{
 };
 
 use super::tc::TcError;
-use crate::{
-    engine::IfIndex,
-    observe::netlink::{MAX_DATAGRAM, RawMessages, RouteSocket},
-};
+use crate::observe::netlink::{MAX_DATAGRAM, RawMessages, RouteSocket};
 
 /// Maximum number of datagrams per read; if there are more, every device is checked.
 const DATAGRAMS: usize = 4_096;

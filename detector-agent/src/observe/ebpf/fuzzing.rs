@@ -1,9 +1,9 @@
 //! Ring buffer records of any content; see [`crate::fuzzing`].
 
 use detector_common::RingRecord;
+use detector_engine::{Observation, TimedObservation};
 
 use super::ring_reader::stamped;
-use crate::engine::{Observation, TimedObservation};
 
 /// Decodes the bytes of one record.
 #[must_use]

@@ -12,12 +12,12 @@ use std::sync::{
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use detector_common::{Counter, LogEvent, LogLine};
+use detector_engine::Mac;
 use log::{Log, Metadata, Record};
 use nix::net::if_::if_indextoname;
 use tracing::{debug, field::display, info, warn};
 
 use super::{CounterReader, KERNEL_LOG_TARGET as TARGET};
-use crate::engine::Mac;
 
 /// Lines written by one call of [`KernelLogReader::poll`].
 const LINES_PER_POLL: u64 = 100;

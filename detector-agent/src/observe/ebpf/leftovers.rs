@@ -3,10 +3,10 @@
 //! `clsact` filters outlive the process that added them (TCX links do not). They are recognised by the program's name, which
 //! the kernel stores with the filter. `clsact` itself stays: others may use it.
 
+use detector_engine::IfIndex;
 use nix::errno::Errno;
 
 use super::tc::{Tc, TcError};
-use crate::engine::IfIndex;
 
 /// The name of the program on pod devices, and so of its filters.
 pub(super) const PROGRAM: &str = "ipconflict_arp_ndp";

@@ -11,8 +11,7 @@ use detector_common::{
     FrameRecord, NEIGHBOUR_GONE, NeighbourRecord, RawClaim, RingRecord, TAG_ARP, UNANSWERED_ARP,
     UnansweredProbeRecord,
 };
-
-use crate::engine::{
+use detector_engine::{
     FrameClaim, FrameKind, Mac, Neighbour, NudState, Observation, RouterAdvertisement,
     TimedObservation, Timestamp, UnansweredProbe, Vlan,
 };

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::IfIndex;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -16,11 +17,8 @@ use nix::{
     libc::{self, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_CHAIN, TCA_KIND, TCA_OPTIONS},
 };
 
-use crate::{
-    engine::IfIndex,
-    observe::netlink::{
-        OpenError, RawMessage, RequestError, RequestSocket, Undecodable, for_each_attribute, text,
-    },
+use crate::observe::netlink::{
+    OpenError, RawMessage, RequestError, RequestSocket, Undecodable, for_each_attribute, text,
 };
 
 /// `ETH_P_ALL` in network order, as in `tcm_info`.

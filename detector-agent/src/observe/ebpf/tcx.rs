@@ -4,10 +4,10 @@ use aya::programs::{
     LinkOrder, SchedClassifier, TcAttachType,
     tc::{SchedClassifierLink, TcAttachOptions},
 };
+use detector_engine::IfIndex;
 use nix::{libc, net::if_::if_nametoindex};
 
 use super::{AttachError, attach_error::program_error, leftovers::PROGRAM};
-use crate::engine::IfIndex;
 
 /// Whether a program of others is there; `false` on a kernel without TCX.
 pub(super) fn has_foreign_program(ifindex: IfIndex, name: &str) -> bool {

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::{FdbEntry, IfIndex, Neighbour, NsId, Peer, PortVlan, Route};
 use netlink_packet_core::Parseable as _;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -34,7 +35,6 @@ use super::{
     request::{ReadError, RequestError, RequestSocket},
     wire::{RawMessage, Undecodable},
 };
-use crate::engine::{FdbEntry, IfIndex, Neighbour, NsId, Peer, PortVlan, Route};
 
 /// Maximum number of objects of each kind in a snapshot.
 pub const MAX_OBJECTS: usize = 65_536;

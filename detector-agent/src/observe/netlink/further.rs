@@ -10,13 +10,14 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use detector_engine::{
+    AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, MAX_FURTHER_ADDRESSES, NsId, Peer,
+};
+
 use super::{
     decode::pod_interface::{self, PodInterface, PodInterfaceKind},
     dumps,
     request::{ReadError, RequestSocket},
-};
-use crate::engine::{
-    AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, MAX_FURTHER_ADDRESSES, NsId, Peer,
 };
 
 /// Maximum number of further interfaces of one namespace that are read.

@@ -1,12 +1,13 @@
 //! Datagrams of any content; see [`crate::fuzzing`].
 
+use detector_engine::{Engine, Settings, TimedObservation, Timestamp};
+
 use super::{
     decode::{link, pod_interface, route},
     listener::{Interpreter, pod_message},
     selection::DeviceSelector,
     wire::RawMessages,
 };
-use crate::engine::{Engine, Settings, TimedObservation, Timestamp};
 
 /// Parses a datagram as each socket would, and feeds the observations to an engine.
 pub fn datagram(bytes: &[u8]) {

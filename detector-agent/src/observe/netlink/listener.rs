@@ -13,6 +13,9 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
+use detector_engine::{
+    IfIndex, NsId, Observation, Peer, Route, RoutePlace, RoutingChange, TimedObservation,
+};
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_REPLACE, NLMSG_OVERRUN};
 use nix::{
     errno::Errno,
@@ -37,12 +40,7 @@ use super::{
     socket::{MAX_DATAGRAM, OpenError, RouteSocket},
     wire::{RawMessage, RawMessages, Undecodable},
 };
-use crate::{
-    clock,
-    engine::{
-        IfIndex, NsId, Observation, Peer, Route, RoutePlace, RoutingChange, TimedObservation,
-    },
-};
+use crate::clock;
 
 /// `linux/rtnetlink.h`; libc does not have them.
 const RTM_NEWNEXTHOP: u16 = 104;

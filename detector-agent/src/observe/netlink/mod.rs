@@ -1,7 +1,7 @@
 //! The kernel's tables by netlink: snapshots ([`NetlinkReader`]) and notifications of changes ([`NetlinkListener`]).
 //!
 //! Pods are read from outside, by the id that the agent's namespace gives to theirs; no namespace is ever entered.
-//! What these messages mean is decided in [`crate::engine`].
+//! What these messages mean is decided in [`detector_engine`].
 
 mod decode;
 mod dumps;

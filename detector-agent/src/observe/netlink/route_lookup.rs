@@ -6,6 +6,9 @@
 
 use std::{collections::HashMap, io, net::IpAddr};
 
+use detector_engine::{
+    BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteQuery, RouteTarget,
+};
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
@@ -26,9 +29,6 @@ use super::{
     request::{ReadError, RequestError, RequestSocket},
     snapshot::NetlinkReader,
     wire::{RawMessage, Undecodable},
-};
-use crate::engine::{
-    BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteQuery, RouteTarget,
 };
 
 /// The outcome of a batch of lookups.

@@ -1,9 +1,9 @@
 //! Which links are pod devices.
 
+use detector_engine::{IfIndex, Link, LinkKind, VlanProtocol};
 use globset::{Glob, GlobMatcher};
 
 use super::decode::link::{LinkFacts, OtherEnd};
-use crate::engine::{IfIndex, Link, LinkKind, VlanProtocol};
 
 /// The driver of a link (`IFLA_INFO_KIND`), as far as it matters for selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,8 +169,9 @@ impl DeviceSelector {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_engine::{LinkKind, Peer};
+
     use super::{DeviceSelector, LinkDriver, OtherEnd};
-    use crate::engine::{LinkKind, Peer};
 
     const IN_POD: OtherEnd = OtherEnd::Elsewhere(Peer {
         nsid: 0,

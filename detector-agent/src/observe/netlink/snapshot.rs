@@ -10,16 +10,17 @@ use std::{
     os::fd::BorrowedFd,
 };
 
+use detector_engine::{
+    AssignedAddress, IfIndex, Link, LinkKind, MAX_ASSIGNMENTS, NsId, Peer, PodAddresses, Snapshot,
+    TruncatedLists,
+};
+
 use super::{
     DeviceSelector,
     dumps::{self, BoundedList, PATIENCE, PodAddressList},
     further,
     request::{ReadError, RequestSocket},
     socket::OpenError,
-};
-use crate::engine::{
-    AssignedAddress, IfIndex, Link, LinkKind, MAX_ASSIGNMENTS, NsId, Peer, PodAddresses, Snapshot,
-    TruncatedLists,
 };
 
 /// How many different addresses on one pod's link are in a snapshot in any case.

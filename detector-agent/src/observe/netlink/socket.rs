@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::NsId;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     cmsg_space,
@@ -18,7 +19,6 @@ use nix::{
 };
 
 use super::decode::AF_BRIDGE;
-use crate::engine::NsId;
 
 /// Size of the largest datagram, in bytes: the kernel builds dumps in pieces of at most 32 KiB, and a notification about a
 /// link is smaller than that.

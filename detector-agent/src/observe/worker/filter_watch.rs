@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use detector_engine::{IfIndex, PodDevice};
 use tracing::{debug, info, warn};
 
 use super::WorkerEvent;
 use crate::{
     clock,
-    engine::{IfIndex, PodDevice},
     log_budget::LogBudget,
     observe::ebpf::{AttachError, AttachOutcome, ChangedDevices, Programs},
 };

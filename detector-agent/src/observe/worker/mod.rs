@@ -13,6 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use detector_engine::{
+    ClaimedUpdate, IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken,
+    TimedObservation,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
@@ -23,15 +27,7 @@ use super::{
         RouteLookup,
     },
 };
-use crate::{
-    clock,
-    engine::{
-        ClaimedUpdate, IfIndex, Observation, PodDevice, RouteQuery, SnapshotScope, SnapshotToken,
-        TimedObservation,
-    },
-    mailbox::Mailbox,
-    memory, threads,
-};
+use crate::{clock, mailbox::Mailbox, memory, threads};
 use filter_watch::FilterWatch;
 
 /// The longest wait for a job.

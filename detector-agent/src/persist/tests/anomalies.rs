@@ -1,7 +1,8 @@
 //! Anomalies across a restart.
 
+use detector_engine::Contested;
+
 use super::*;
-use crate::engine::Contested;
 
 fn anomaly(id: u128) -> Anomaly {
     Anomaly {

@@ -11,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use detector_engine::{
+    AnomalyCause, AnomalyId, AnomalyKind, Engine, FrameClaim, FrameKind, Ipam, Link, LinkKind, Mac,
+    Observation, PoolSource, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation,
+    Timestamp, Vlan,
+};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use super::*;
 use crate::{
     clock,
-    engine::{
-        AnomalyCause, AnomalyId, AnomalyKind, Engine, FrameClaim, FrameKind, Ipam, Link, LinkKind,
-        Mac, Observation, PoolSource, Settings, Snapshot, SnapshotScope, SnapshotToken,
-        TimedObservation, Timestamp, Vlan,
-    },
     health::{Health, Role, State as PartState},
     persist::store::StoreError,
 };

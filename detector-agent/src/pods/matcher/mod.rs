@@ -9,8 +9,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use detector_engine::{NsId, PodDevice};
+
 use super::{MAX_FURTHER_ADDRESSES, Pod, name_hash::HashedNames};
-use crate::engine::{NsId, PodDevice};
 pub(super) use sources::SourceMatchers;
 
 /// A pod in a source's snapshot, with what identifies its devices.

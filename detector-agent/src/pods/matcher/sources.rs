@@ -2,11 +2,10 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use detector_engine::PodDevice;
+
 use super::{DeviceMatcher, PodRecord};
-use crate::{
-    engine::PodDevice,
-    pods::{Pod, Via},
-};
+use crate::pods::{Pod, Via};
 
 /// The latest snapshot of each source.
 #[derive(Debug, Default)]

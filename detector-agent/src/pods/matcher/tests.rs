@@ -1,8 +1,10 @@
 //! Tests of matching devices with records.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use detector_engine::Peer;
+
 use super::{sources::pod_in_alias, *};
-use crate::{engine::Peer, pods::Via};
+use crate::pods::Via;
 
 fn pod(name: &str, via: Via) -> Pod {
     Pod {

@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use detector_engine::{IfIndex, PodDevice};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -27,7 +28,6 @@ use super::{
     source::{SourceReport, StatusChange},
 };
 use crate::{
-    engine::{IfIndex, PodDevice},
     metrics::{Lookup, Metrics},
     timer::sleep_until_some,
 };

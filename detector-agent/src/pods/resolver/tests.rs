@@ -7,14 +7,13 @@
 
 use std::time::Duration;
 
+use detector_engine::Peer;
+
 use super::{
     device_lookup::{MAX_DEVICES, MAX_GONE},
     *,
 };
-use crate::{
-    engine::Peer,
-    pods::{Pod, PodAnswer, PodRecord, SourceError, SourceSnapshot},
-};
+use crate::pods::{Pod, PodAnswer, PodRecord, SourceError, SourceSnapshot};
 
 struct TestResolver {
     resolver: PodResolver,

@@ -165,10 +165,11 @@ mod tests {
 
     use std::collections::HashMap;
 
+    use detector_engine::AnomalyKind;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{engine::AnomalyKind, event::samples};
+    use crate::event::samples;
 
     fn posted(event: impl Into<AnyEvent>, settings: &AlertSettings) -> Value {
         serde_json::to_value(Alert::new(&event.into(), settings, samples::time())).unwrap()

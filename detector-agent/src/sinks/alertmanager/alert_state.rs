@@ -189,9 +189,10 @@ impl AlertState {
 mod tests {
     use std::collections::HashSet;
 
+    use detector_engine::{Confidence, ConflictKind, Network};
+
     use super::*;
     use crate::{
-        engine::{Confidence, ConflictKind, Network},
         event::{Change, samples},
         sinks::settings::AlertLabels,
     };

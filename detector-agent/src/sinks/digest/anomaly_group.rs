@@ -90,8 +90,10 @@ impl AnomalyGroup {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_engine::AnomalyCause;
+
     use super::*;
-    use crate::{clock::WallTime, engine::AnomalyCause, event::samples};
+    use crate::{clock::WallTime, event::samples};
 
     #[test]
     fn each_change_of_an_anomaly_is_named() {

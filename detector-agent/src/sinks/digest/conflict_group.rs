@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use detector_engine::{Confidence, ConflictKind};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    engine::{Confidence, ConflictKind},
-    event::{
-        ClaimantData, ConflictData, NewestBy, names,
-        next_step::unknown_pod_of,
-        summary::{pod_name, scoped_address},
-    },
+use crate::event::{
+    ClaimantData, ConflictData, NewestBy, names,
+    next_step::unknown_pod_of,
+    summary::{pod_name, scoped_address},
 };
 
 /// Addresses that a group lists; the others are counted.

@@ -1,11 +1,11 @@
 //! The Kubernetes Events that a conflict or an anomaly calls for. Pure.
 
 use ::kube::runtime::events::EventType;
+use detector_engine::AnomalyKind;
 use k8s_openapi::api::core::v1::ObjectReference;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    engine::AnomalyKind,
     event::{
         AnomalyData, AnyEvent, ClaimantData, ConflictData, SubjectId, clean,
         summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},

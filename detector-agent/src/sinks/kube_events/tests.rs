@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_engine::{AnomalyId, AnomalyKind, Network};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +14,6 @@ use super::{
     pending::MAX_PENDING,
 };
 use crate::{
-    engine::{AnomalyId, AnomalyKind, Network},
     event::{AnyEvent, Change, ClaimantData, SubjectState, samples},
     health::{Health, Role, State},
     kube_client::{KubeClient, simulated::SimulatedApi},

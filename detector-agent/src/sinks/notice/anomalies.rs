@@ -1,8 +1,9 @@
 //! What a message about anomalies of one kind contains.
 
+use detector_engine::AnomalyKind;
+
 use super::{Facts, Notice};
 use crate::{
-    engine::AnomalyKind,
     event::{
         AnomalyData, SubjectKind, SubjectState,
         guidance::{Severity, anomaly_effect},

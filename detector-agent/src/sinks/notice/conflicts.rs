@@ -1,8 +1,9 @@
 //! What a message about conflicts with the same claimants contains.
 
+use detector_engine::ConflictKind;
+
 use super::{Facts, Notice};
 use crate::{
-    engine::ConflictKind,
     event::{
         SubjectKind,
         guidance::Severity,

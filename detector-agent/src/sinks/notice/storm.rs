@@ -1,8 +1,9 @@
 //! What a message about the rest of a storm of conflicts contains.
 
+use detector_engine::ConflictKind;
+
 use super::Notice;
 use crate::{
-    engine::ConflictKind,
     event::{Change, SubjectKind, guidance::Severity},
     sinks::digest::Digest,
 };

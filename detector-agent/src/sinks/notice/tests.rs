@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+use detector_engine::{Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason};
+
 use super::*;
-use crate::{
-    engine::{Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason},
-    event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples},
-};
+use crate::event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples};
 
 fn headline(notice: &Notice) -> String {
     format!("{}: {}", notice.heading(), notice.finding)

@@ -1,11 +1,11 @@
 //! The state of the digests of one sink, as it is stored.
 
+use detector_engine::{AnomalyKind, Confidence};
 use serde::{Deserialize, Serialize};
 
 use super::open_digest::{GroupKey, OpenDigest};
 use crate::{
     clock::WallTime,
-    engine::{AnomalyKind, Confidence},
     event::{AnomalyData, AnyEvent, ConflictData, SubjectId},
     sinks::digest::DigestRules,
 };

@@ -1,10 +1,10 @@
 //! One digest that is not over, as it is stored.
 
+use detector_engine::{AnomalyKind, ConflictKind};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::WallTime,
-    engine::{AnomalyKind, ConflictKind},
     event::{
         AnyEvent, Change, ConflictData, SubjectId, names,
         summary::{claimants, scoped_address},

@@ -207,9 +207,10 @@ mod tests {
 
     use std::sync::Arc;
 
+    use detector_engine::Network;
+
     use super::*;
     use crate::{
-        engine::Network,
         event::{Event, samples},
         sinks::digest::Digest,
     };

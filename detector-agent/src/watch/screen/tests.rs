@@ -170,7 +170,7 @@ fn receiver_is_shown_however_many_claimants_there_are() {
 #[test]
 fn column_that_differs_outlives_a_constant_one() {
     let mut host = conflict_of("2", "10.0.0.2", "active", &LONG[..1]);
-    host.kind = crate::engine::ConflictKind::Host;
+    host.kind = detector_engine::ConflictKind::Host;
     let conflicts = vec![conflict_of("1", "10.0.0.1", "active", &LONG[..1]), host];
     let mut view = view(overview(conflicts, Vec::new()));
     let table = drawn_at(&mut view, 60, 8);

@@ -1,10 +1,9 @@
 //! The rules of the chart's admission policy for conflicts between nodes, as far as they need nothing but the objects. Its expressions are
 //! evaluated in the tests of the chart; here, what agents write is held against the same rules.
 
-use crate::{
-    engine::Confidence,
-    fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState},
-};
+use detector_engine::Confidence;
+
+use crate::fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState};
 
 /// Whether the agent of `me` may write this.
 ///

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use detector_engine::Timestamp;
+
 use super::{
     super::{
         Call, Effect, Identity, LocalClaim, Memory, Mode, NodeState, Outcome, Protocol, Report,
@@ -11,7 +13,6 @@ use super::{
 };
 use crate::{
     clock::WallTime,
-    engine::Timestamp,
     fleet::{
         Subject,
         objects::{ConflictSpec, Party},

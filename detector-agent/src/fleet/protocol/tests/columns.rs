@@ -1,10 +1,11 @@
 //! The fields of an `IPConflict` that follow from its claimants: the columns that `kubectl get` shows, and how certain it is.
 
+use detector_engine::{Confidence, ConflictId};
+
 use super::super::{
     conflict::{completed, new},
     objects::{ConflictClaimant, ConflictSpec, MAX_COLUMN, Party},
 };
-use crate::engine::{Confidence, ConflictId};
 
 fn conflict(parties: impl Iterator<Item = Party>) -> ConflictSpec {
     let mut spec = new(super::agent::address(), ConflictId(7));

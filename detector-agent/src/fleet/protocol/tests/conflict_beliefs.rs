@@ -1,15 +1,14 @@
 //! What counts as news of an `IPConflict`, and the form in which one is used and written.
 
+use detector_engine::{Confidence, ConflictId, ConflictScope, LeaveReason};
+
 use super::super::{
     Stored, Version,
     conflict::{ConflictBelief, claimant, completed, new, usable},
     objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
 };
 use super::agent::address;
-use crate::{
-    clock::WallTime,
-    engine::{Confidence, ConflictId, ConflictScope, LeaveReason},
-};
+use crate::clock::WallTime;
 
 fn of(node: &str) -> ConflictClaimant {
     ConflictClaimant {

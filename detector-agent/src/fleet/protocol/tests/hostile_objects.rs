@@ -3,18 +3,17 @@
 
 use std::time::Duration;
 
+use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
+
 use super::{
     super::{Outcome, Request, Stored, Version, conflict, machine},
     agent::{Agent, address, asked, holder, other_address, server, set_node, writes_claim},
 };
-use crate::{
-    engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network},
-    fleet::{
-        Subject,
-        objects::{
-            self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, MAX_REASON,
-            Party,
-        },
+use crate::fleet::{
+    Subject,
+    objects::{
+        self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, MAX_REASON,
+        Party,
     },
 };
 
@@ -227,7 +226,7 @@ fn wrong_conflict_does_not_make_a_holder_give_up_its_claim() {
     a.run(&mut server);
     // It names another holder, and this node as one that has left.
     let mut me = claimant("a", "a-0");
-    me.left = Some(crate::engine::LeaveReason::AddressRemoved);
+    me.left = Some(detector_engine::LeaveReason::AddressRemoved);
     server.write_conflict(conflict(address(), vec![claimant("b", "b-0"), me]));
     let sent = a.run(&mut server);
     assert!(!writes_claim(&sent), "{sent:?}");
@@ -378,7 +377,7 @@ fn conflict_with_nobody_else_is_not_reported() {
     let mut me = claimant("a", "a-0");
     me.active = false;
     let mut left = claimant("b", "b-0");
-    left.left = Some(crate::engine::LeaveReason::Expired);
+    left.left = Some(detector_engine::LeaveReason::Expired);
     server.write_conflict(conflict(address(), vec![left, me]));
     a.watch(&server);
     assert!(a.reports().iter().all(|report| report.is_resolved));

@@ -1,11 +1,13 @@
 //! An agent whose node no longer has the address takes itself out of the conflict.
 
+use detector_engine::LeaveReason;
+
 use super::{
     super::Request,
     agent::{Agent, address, asked, holder, server},
     server::Server,
 };
-use crate::{engine::LeaveReason, fleet::objects::ConflictSpec};
+use crate::fleet::objects::ConflictSpec;
 
 /// `a` holds the claim; `b` and `c` contend. The conflict is active.
 fn three() -> (Server, [Agent; 3]) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use detector_engine::{Confidence, LeaveReason, Timestamp};
+
 use super::{
     super::{
         NodeState, Request,
@@ -12,7 +14,6 @@ use super::{
         Agent, CONFIRMATION, address, asked, holder, other_address, registered, server, set_node,
     },
 };
-use crate::engine::{Confidence, LeaveReason, Timestamp};
 
 const SECOND: Duration = Duration::from_secs(1);
 

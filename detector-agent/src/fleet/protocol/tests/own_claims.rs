@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
+
 use super::{
     super::{
         Identity, Outcome, Stored, Version,
@@ -9,10 +11,7 @@ use super::{
     },
     agent::{Agent, address, holder, server},
 };
-use crate::{
-    engine::Timestamp,
-    fleet::objects::{ClaimSpec, Party},
-};
+use crate::fleet::objects::{ClaimSpec, Party};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOW: Timestamp = Timestamp(1_000_000_000_000);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use detector_engine::Timestamp;
+
 use super::{
     super::{
         Mode, Outcome, Request,
@@ -10,7 +12,7 @@ use super::{
     },
     agent::{Agent, address, asked, other_address, server},
 };
-use crate::{engine::Timestamp, fleet::Subject};
+use crate::fleet::Subject;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOW: Timestamp = Timestamp(1_000_000_000_000);

@@ -3,19 +3,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, LeaveReason, Network};
 use proptest::{prelude::*, test_runner::TestCaseError};
 
 use super::{
     super::{Call, Mode, NodeState, Outcome, Report, Request, Stored, Version, conflict},
     agent::{Agent, address, other_address},
 };
-use crate::{
-    engine::{Confidence, ConflictId, ConflictKind, ConflictScope, LeaveReason, Network},
-    fleet::{
-        Subject,
-        objects::{self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, Party},
-    },
-    model_run,
+use crate::fleet::{
+    Subject,
+    objects::{self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, Party},
 };
 
 #[derive(Clone, Debug)]
@@ -350,7 +347,7 @@ fn check_report(report: &Report) -> Result<(), TestCaseError> {
 #[test]
 fn only_what_is_its_own_is_written_whatever_the_server_answers() {
     let ops = proptest::collection::vec(op(), 1..40);
-    model_run::run(&ops, |ops| {
+    detector_model_run::run(&ops, |ops| {
         let mut run = Run {
             agent: Agent::starting("a", 0, BTreeMap::new()),
             under_way: Vec::new(),

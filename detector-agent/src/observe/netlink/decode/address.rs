@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use detector_engine::{AssignedAddress, IfIndex, NsId};
 use netlink_packet_core::{parse_i32, parse_u32};
 use netlink_packet_route::address::AddressHeader;
 use nix::libc::{
@@ -10,10 +11,7 @@ use nix::libc::{
 };
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
-use crate::{
-    engine::{AssignedAddress, IfIndex, NsId},
-    observe::netlink::wire::{Undecodable, for_each_attribute},
-};
+use crate::observe::netlink::wire::{Undecodable, for_each_attribute};
 
 /// Size of `struct ifaddrmsg`.
 const HEADER: usize = 8;

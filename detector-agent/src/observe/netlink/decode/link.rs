@@ -1,5 +1,6 @@
 //! `RTM_NEWLINK` and `RTM_DELLINK`.
 
+use detector_engine::{IfIndex, Mac, NsId, Peer, PortVlan, VlanFiltering, VlanProtocol};
 use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::link::LinkHeader;
 use nix::libc::{
@@ -9,12 +10,9 @@ use nix::libc::{
 };
 
 use super::{AF_BRIDGE, AF_UNSPEC, if_index, mac};
-use crate::{
-    engine::{IfIndex, Mac, NsId, Peer, PortVlan, VlanFiltering, VlanProtocol},
-    observe::netlink::{
-        selection::LinkDriver,
-        wire::{Undecodable, for_each_attribute, text},
-    },
+use crate::observe::netlink::{
+    selection::LinkDriver,
+    wire::{Undecodable, for_each_attribute, text},
 };
 
 const HEADER: usize = size_of::<libc::ifinfomsg>();

@@ -17,10 +17,10 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use detector_engine::{IfIndex, Mac};
 use nix::libc;
 
 use super::wire::Undecodable;
-use crate::engine::{IfIndex, Mac};
 
 // Address families, in the width that netlink headers have for them.
 pub(super) const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;

@@ -1,9 +1,10 @@
 //! `RTM_NEWNSID` and `RTM_DELNSID`.
 
+use detector_engine::NsId;
 use netlink_packet_core::parse_i32;
 
 use super::Undecodable;
-use crate::{engine::NsId, observe::netlink::wire::for_each_attribute};
+use crate::observe::netlink::wire::for_each_attribute;
 
 /// `struct rtgenmsg`, padded to the alignment of attributes.
 const HEADER: usize = 4;

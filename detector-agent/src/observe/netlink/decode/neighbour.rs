@@ -1,5 +1,6 @@
 //! `RTM_NEWNEIGH` and `RTM_DELNEIGH`: neighbours of IPv4 and IPv6, and the forwarding entries of bridges.
 
+use detector_engine::{FdbEntry, Neighbour, NudState};
 use netlink_packet_core::{parse_u16, parse_u32};
 use netlink_packet_route::neighbour::NeighbourHeader;
 use nix::libc::{
@@ -8,10 +9,7 @@ use nix::libc::{
 };
 
 use super::{AF_BRIDGE, AF_INET, AF_INET6, if_index, ip_address, mac};
-use crate::{
-    engine::{FdbEntry, Neighbour, NudState},
-    observe::netlink::wire::{Undecodable, for_each_attribute},
-};
+use crate::observe::netlink::wire::{Undecodable, for_each_attribute};
 
 /// Size of `struct ndmsg`.
 const HEADER: usize = 12;

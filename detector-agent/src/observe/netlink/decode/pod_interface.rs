@@ -1,5 +1,6 @@
 //! `RTM_NEWLINK` of an interface in a pod's namespace, as far as it decides for which addresses the pod answers.
 
+use detector_engine::{IfIndex, Mac};
 use netlink_packet_core::parse_u32;
 use netlink_packet_route::link::LinkHeader;
 use nix::libc::{
@@ -8,10 +9,7 @@ use nix::libc::{
 };
 
 use super::{AF_INET, if_index, mac};
-use crate::{
-    engine::{IfIndex, Mac},
-    observe::netlink::wire::{Undecodable, for_each_attribute, text},
-};
+use crate::observe::netlink::wire::{Undecodable, for_each_attribute, text};
 
 const HEADER: usize = size_of::<libc::ifinfomsg>();
 /// `linux/if_link.h`: the settings of IPv4, 32 bits each, in the order of `linux/ip.h`.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use detector_engine::{IfIndex, Route, RouteKey};
 use netlink_packet_core::parse_u32;
 use netlink_packet_route::route::RouteHeader;
 use nix::libc::{
@@ -10,10 +11,7 @@ use nix::libc::{
 };
 
 use super::{AF_INET, AF_INET6, if_index, ip_address, prefix_len};
-use crate::{
-    engine::{IfIndex, Route, RouteKey},
-    observe::netlink::wire::{Undecodable, for_each_attribute},
-};
+use crate::observe::netlink::wire::{Undecodable, for_each_attribute};
 
 /// Size of `struct rtmsg`.
 const HEADER: usize = 12;

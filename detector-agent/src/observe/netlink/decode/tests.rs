@@ -8,6 +8,7 @@
 
 use std::net::IpAddr;
 
+use detector_engine::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route};
 use nix::libc::RTM_NEWLINK;
 use proptest::prelude::*;
 
@@ -17,12 +18,9 @@ use super::{
     neighbour::{self, NeighbourEntry},
     route::{self, FoundRoute, RouteMessage},
 };
-use crate::{
-    engine::{AssignedAddress, FdbEntry, Mac, Neighbour, NudState, Peer, Route},
-    observe::netlink::{
-        selection::LinkDriver,
-        wire::{RawMessage, RawMessages, Undecodable, for_each_attribute},
-    },
+use crate::observe::netlink::{
+    selection::LinkDriver,
+    wire::{RawMessage, RawMessages, Undecodable, for_each_attribute},
 };
 
 mod tables;

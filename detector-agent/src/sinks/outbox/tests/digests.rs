@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_engine::{AnomalyKind, Confidence, ResolveReason};
 use tokio::time::Instant;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
 };
 use crate::{
     clock::WallTime,
-    engine::{AnomalyKind, Confidence, ResolveReason},
     event::{
         AnomalyEvent, AnyEvent, Change, Event, EventType, ResolvedBecause, SubjectState, samples,
     },
@@ -547,7 +547,7 @@ fn a_group_whose_sweep_is_found_in_time_is_never_sent() {
     let swept = |id: usize, change, is_swept: bool| {
         let mut event = shared(id, change, 1);
         event.data.confidence = Confidence::Observed;
-        event.data.sweep = is_swept.then_some(crate::engine::AnomalyId(7));
+        event.data.sweep = is_swept.then_some(detector_engine::AnomalyId(7));
         AnyEvent::from(event)
     };
     let mut offer = |events: Vec<AnyEvent>| {
@@ -584,7 +584,7 @@ fn conflicts_of_a_sweep_wait_until_they_are_not_part_of_it() {
     let swept = |id: usize, change, is_swept: bool| {
         let mut event = samples::event(&format!("e{id}"), change, "10.0.0.1", "10.0.0.1");
         event.data.confidence = Confidence::Observed;
-        event.data.sweep = is_swept.then_some(crate::engine::AnomalyId(7));
+        event.data.sweep = is_swept.then_some(detector_engine::AnomalyId(7));
         AnyEvent::from(event)
     };
     let mut offer = |event: AnyEvent| {

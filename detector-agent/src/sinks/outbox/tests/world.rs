@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use detector_engine::Confidence;
 use tokio::time::Instant;
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     disk::Disk,
 };
 use crate::{
-    engine::Confidence,
     event::{AnyEvent, Change, SubjectId, samples},
     health::{Health, Part, Role},
     metrics::{Delivery, Metrics},

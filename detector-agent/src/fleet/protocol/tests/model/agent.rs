@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use detector_engine::{ConflictId, Timestamp};
+
 use crate::{
     clock::WallTime,
-    engine::{ConflictId, Timestamp},
     fleet::{
         Subject,
         objects::Party,

@@ -1,5 +1,6 @@
 //! The invariants, computed from what the nodes really have.
 
+use detector_engine::Confidence;
 use proptest::{prop_assert, prop_assert_eq, test_runner::TestCaseError};
 
 use super::{
@@ -7,13 +8,10 @@ use super::{
     ops::SUBJECTS,
     world::{World, subject},
 };
-use crate::{
-    engine::Confidence,
-    fleet::{
-        Subject,
-        objects::{ConflictSpec, ConflictState},
-        protocol::{Call, Mode, Report, Request},
-    },
+use crate::fleet::{
+    Subject,
+    objects::{ConflictSpec, ConflictState},
+    protocol::{Call, Mode, Report, Request},
 };
 
 /// A conflict is reported only if two nodes had the address at one moment, or the holder is silent, and no handover is.

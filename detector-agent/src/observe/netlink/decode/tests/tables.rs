@@ -1,7 +1,9 @@
 //! Neighbours, forwarding entries and routes.
 
+use detector_engine::RouteKey;
+
 use super::*;
-use crate::{engine::RouteKey, observe::netlink::decode::route::OtherRoute};
+use crate::observe::netlink::decode::route::OtherRoute;
 
 #[test]
 fn a_neighbour_has_address_mac_and_state() {

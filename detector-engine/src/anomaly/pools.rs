@@ -1,0 +1,258 @@
+//! IPAM pools, and what they know about an address.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    ops::RangeInclusive,
+    sync::Arc,
+};
+
+use super::super::{conflict::Claimant, observation::Timestamp};
+
+/// The kind of IPAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ipam {
+    /// The CNI plugin `host-local`.
+    HostLocal,
+    /// Calico's `IPAMBlocks`.
+    Calico,
+    /// The AWS VPC CNI's ipamd.
+    Aws,
+}
+
+impl Ipam {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::HostLocal, Self::Calico, Self::Aws];
+
+    /// Its usual name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostLocal => "host-local",
+            Self::Calico => "calico-ipam",
+            Self::Aws => "aws-ipamd",
+        }
+    }
+}
+
+/// An IPAM source and where its state is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSource {
+    /// Which IPAM.
+    pub ipam: Ipam,
+    /// The network's name in the CNI configuration.
+    pub network: String,
+    /// The directory, file or resource.
+    pub place: String,
+}
+
+/// Identifies a pool while the agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PoolId(pub u32);
+
+/// The live addresses that a pool should know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Address ranges it allocates from.
+    pub ranges: Vec<RangeInclusive<IpAddr>>,
+    /// Name prefixes of devices whose addresses all come from it.
+    pub device_prefixes: Vec<String>,
+    /// Addresses it had allocated earlier while the agent ran.
+    pub previously_allocated: BTreeSet<IpAddr>,
+}
+
+/// How complete the allocations of a pool are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completeness {
+    /// All of them were read.
+    Complete,
+    /// All of them were read, and they were deleted as a whole rather than released one by one.
+    Deleted,
+    /// They cannot be read, or may be incomplete: a missing allocation means nothing.
+    Unknown,
+}
+
+/// The allocation of an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its owner: a container id, or a handle.
+    pub owner: Option<Arc<str>>,
+    /// A second owner of the same address.
+    pub second_owner: Option<Arc<str>>,
+    /// The owner is only a pod's name, which a later pod may share.
+    pub owner_is_shared: bool,
+    /// It belongs to something other than a pod of this node.
+    pub not_a_pod: bool,
+}
+
+/// The allocations of one pool as read at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its identity.
+    pub id: PoolId,
+    /// Its source.
+    pub source: Arc<PoolSource>,
+    /// The live addresses it should know.
+    pub coverage: Coverage,
+    /// How complete the allocations are.
+    pub completeness: Completeness,
+    /// The allocations by address.
+    pub allocated: BTreeMap<IpAddr, Allocation>,
+    /// Whether an allocation that no known device uses is a leak: all pods of the pool are on
+    /// devices that the agent tracks.
+    pub can_detect_leaks: bool,
+    /// When reading began.
+    pub read_at: Timestamp,
+    /// The parts that were read, of a pool that is not read as a whole.
+    pub parts: Option<Vec<PoolPart>>,
+}
+
+/// A part of a pool, such as a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPart {
+    /// Its addresses.
+    pub range: RangeInclusive<IpAddr>,
+    /// When the last read began that surely had its newest state; `None` if there was none.
+    pub confirmed_at: Option<Timestamp>,
+}
+
+/// A request to read the part of a pool that has an address, or the whole pool if it has no parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// The addresses that a read may have changed something for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangedAddresses {
+    /// Any.
+    All,
+    /// Only these.
+    Only(Vec<IpAddr>),
+}
+
+/// An update from the IPAM watcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolUpdate {
+    /// A pool was read.
+    Read(Arc<Pool>, ChangedAddresses),
+    /// The pool no longer exists.
+    Gone(PoolId),
+    /// The first search for pools is over, and these were found but not read yet. Nothing follows for the engine.
+    Found(BTreeSet<PoolId>),
+}
+
+/// What the pools know about an address.
+#[derive(Debug)]
+pub(crate) enum AllocationState<'a> {
+    /// No pool should know it, or that is not known.
+    Unknown,
+    /// It is allocated.
+    Allocated(&'a Arc<Pool>, &'a Allocation),
+    /// It is free, although this pool should know it.
+    Free(&'a Arc<Pool>),
+    /// The part of this pool that should know it was not read.
+    Unread(PoolId),
+}
+
+/// All pools, as last read.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    by_id: BTreeMap<PoolId, Arc<Pool>>,
+}
+
+impl Pools {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    pub(crate) fn put(&mut self, pool: Arc<Pool>) -> Option<Arc<Pool>> {
+        self.by_id.insert(pool.id, pool)
+    }
+
+    pub(crate) fn remove(&mut self, id: PoolId) -> Option<Arc<Pool>> {
+        self.by_id.remove(&id)
+    }
+
+    /// The state of an address that `holders` (at least one) hold.
+    pub(crate) fn state_of(&self, address: IpAddr, holders: &[Claimant]) -> AllocationState<'_> {
+        if let Some(allocated) = self.allocation_of(address) {
+            return allocated;
+        }
+        let mut free: Option<&Arc<Pool>> = None;
+        for pool in self.by_id.values() {
+            if !pool.coverage.covers(address, holders) {
+                continue;
+            }
+            if pool.completeness == Completeness::Unknown {
+                return AllocationState::Unknown;
+            }
+            if pool.parts.is_some() && pool.parts_of(address).next().is_none() {
+                return AllocationState::Unread(pool.id);
+            }
+            // Of several candidates, prefer one that had allocated it before.
+            let allocated_before =
+                |pool: &Pool| pool.coverage.previously_allocated.contains(&address);
+            if free.is_none_or(|known| allocated_before(pool) && !allocated_before(known)) {
+                free = Some(pool);
+            }
+        }
+        free.map_or(AllocationState::Unknown, AllocationState::Free)
+    }
+
+    /// Every allocated address.
+    pub(crate) fn allocated(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.by_id
+            .values()
+            .flat_map(|pool| pool.allocated.keys().copied())
+    }
+
+    /// The allocation of an address, in whichever pool has one.
+    pub(crate) fn allocation_of(&self, address: IpAddr) -> Option<AllocationState<'_>> {
+        self.by_id.values().find_map(|pool| {
+            let allocation = pool.allocated.get(&address)?;
+            Some(AllocationState::Allocated(pool, allocation))
+        })
+    }
+}
+
+impl Pool {
+    /// The parts that have an address; blocks may overlap if their size was changed.
+    fn parts_of(&self, address: IpAddr) -> impl Iterator<Item = &PoolPart> {
+        let parts = self.parts.iter().flatten();
+        parts.filter(move |part| {
+            part.range.start().is_ipv4() == address.is_ipv4() && part.range.contains(&address)
+        })
+    }
+
+    /// When the state of an address was surely the newest one.
+    pub(super) fn confirmed_at(&self, address: IpAddr) -> Option<Timestamp> {
+        match &self.parts {
+            None => Some(self.read_at),
+            Some(_) => self
+                .parts_of(address)
+                .filter_map(|part| part.confirmed_at)
+                .max(),
+        }
+    }
+}
+
+impl Coverage {
+    fn covers(&self, address: IpAddr, holders: &[Claimant]) -> bool {
+        let same_family =
+            |range: &&RangeInclusive<IpAddr>| range.start().is_ipv4() == address.is_ipv4();
+        self.ranges
+            .iter()
+            .filter(same_family)
+            .any(|range| range.contains(&address))
+            || self.previously_allocated.contains(&address)
+            || holders.iter().any(|holder| {
+                self.device_prefixes
+                    .iter()
+                    .any(|prefix| holder.device.starts_with(prefix.as_str()))
+            })
+    }
+}

@@ -1,0 +1,313 @@
+//! Compares facts with IPAM's allocations and with the routes, and passes the result to
+//! [`Anomalies`](crate::anomaly).
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine};
+use crate::{
+    anomaly::{
+        Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate, ResolveReason, StrayTarget,
+    },
+    beginning::Beginning,
+    conflict::{Claimant, ClaimantId},
+    evidence_detail::EvidenceDetail,
+    lifecycle::DecisionTime,
+    links::LinkState,
+    observation::{IfIndex, Route, Timestamp},
+    scope::{NODE_WIDE, NetworkId},
+};
+
+impl Engine {
+    /// Processes a pool update at `now` and appends what follows to `effects`.
+    pub fn update_pool(&mut self, now: Timestamp, update: PoolUpdate, effects: &mut Vec<Effect>) {
+        let decided_at = match &update {
+            PoolUpdate::Read(pool, _) => pool.read_at,
+            PoolUpdate::Gone(_) | PoolUpdate::Found(_) => now,
+        };
+        let at = DecisionTime { now, decided_at };
+        let changed = self.anomalies.update_pool(update);
+        if !self.has_full_snapshot {
+            return;
+        }
+        let addresses = changed.unwrap_or_else(|| {
+            let mut addresses = self.anomalies.addresses();
+            addresses.extend(self.facts.addresses());
+            addresses
+        });
+        for address in addresses {
+            if self.lifecycle.has_open(address) {
+                // Whose the allocation is matters for its claimants.
+                self.dirty.insert(address);
+            } else {
+                self.check_anomalies(address, at, effects);
+            }
+        }
+        self.apply_pending(at, effects);
+    }
+
+    /// Restores the open anomalies of the previous run. To be called before the first observation.
+    pub fn restore_anomalies(&mut self, anomalies: Vec<Anomaly>) {
+        self.anomalies.restore(anomalies);
+    }
+
+    /// The open anomalies, oldest first, including restored ones that may still be found again.
+    #[must_use]
+    pub fn anomalies(&self) -> Vec<Anomaly> {
+        let mut open: Vec<_> = self.anomalies.open().cloned().collect();
+        open.sort_by_key(|a| (a.raised_at, a.address, a.kind));
+        open
+    }
+
+    /// When each open anomaly was raised, and its address; see [`Engine::anomalies_of`].
+    #[must_use]
+    pub fn anomaly_ids(&self) -> Vec<(Timestamp, IpAddr, AnomalyId)> {
+        let open = self.anomalies.open();
+        open.map(|a| (a.raised_at, a.address, a.id)).collect()
+    }
+
+    /// The open ones among these anomalies.
+    #[must_use]
+    pub fn anomalies_of(&self, ids: &[AnomalyId]) -> Vec<Anomaly> {
+        let mut found: Vec<_> = self
+            .anomalies
+            .open()
+            .filter(|a| ids.contains(&a.id))
+            .cloned()
+            .collect();
+        found.sort_by_key(|a| (a.raised_at, a.address, a.kind));
+        found
+    }
+
+    /// The open anomalies of these devices (index and generation).
+    pub fn anomalies_held_by(&self, devices: &[(IfIndex, u64)]) -> impl Iterator<Item = &Anomaly> {
+        self.anomalies.open().filter(|anomaly| {
+            anomaly.holder.as_ref().is_some_and(|holder| {
+                matches!(holder.id, ClaimantId::Device(ifindex, generation)
+                    if devices.contains(&(ifindex, generation)))
+            })
+        })
+    }
+
+    /// Stores the latency of the last event about an anomaly.
+    pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
+        let which = (anomaly.kind, anomaly.address, anomaly.id);
+        self.anomalies.set_reported_latency(which, latency_us);
+    }
+
+    /// How many anomalies of `kind` are open.
+    #[must_use]
+    pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {
+        self.anomalies.count(kind)
+    }
+
+    /// Anomalies rejected at a bound.
+    #[must_use]
+    pub fn anomalies_refused(&self) -> u64 {
+        self.anomalies.refused()
+    }
+
+    /// A full snapshot is merged: from now on, what is not known does not exist.
+    pub(super) fn mark_full_snapshot(&mut self, at: Timestamp) {
+        if !self.has_full_snapshot {
+            self.has_full_snapshot = true;
+            self.continue_sweeps(at);
+            self.continue_routers(at);
+            self.anomalies.on_full_snapshot(at);
+            self.dirty.extend(self.facts.addresses());
+            self.dirty.extend(self.anomalies.addresses());
+        }
+    }
+
+    pub(super) fn expire_anomalies(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let at = DecisionTime {
+            now,
+            decided_at: now,
+        };
+        while let Some(address) = self.anomalies.pop_due(now) {
+            self.check_anomalies(address, at, effects);
+        }
+        let mut anomaly_effects = Vec::new();
+        self.anomalies.expire_restored(now, &mut anomaly_effects);
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+    }
+
+    /// Checks one address for anomalies.
+    pub(super) fn check_anomalies(
+        &mut self,
+        address: IpAddr,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !self.has_full_snapshot {
+            return;
+        }
+        self.check_device_frames(address, at, effects);
+        self.check_unusable(address, at, effects);
+        let links = &self.links;
+        let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
+        let host_route = self.routes.host_route(address, in_main);
+        let routes_matter = host_route.is_some() || self.anomalies.tracks_route(address);
+        let allocation_matters =
+            self.anomalies.has_pools() || self.anomalies.tracks_allocation(address);
+        if !routes_matter && !allocation_matters {
+            return;
+        }
+        let mut derived = self.claim_context().derive(address, at.now);
+        let is_held = derived
+            .values()
+            .flatten()
+            .any(|c| self.is_holder(address, c));
+        let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
+        let context = self.claim_context();
+        let receiver = context.derived_receiver(address, NODE_WIDE, &holders);
+        let mut is_reachable = receiver.is_some();
+        holders.retain(|claimant| self.is_holder(address, claimant));
+        if self.settings.is_allowed(address) {
+            // It moves, and usually comes from no pool: whoever has it may have it.
+            (holders, is_reachable) = (Vec::new(), false);
+        }
+        let mut anomaly_effects = Vec::new();
+        if routes_matter {
+            self.check_host_route(
+                address,
+                host_route,
+                &holders,
+                is_reachable,
+                at,
+                &mut anomaly_effects,
+            );
+        }
+        let (links, facts) = (&self.links, &self.facts);
+        // A pod whose addresses cannot be seen may have it.
+        let is_unknown = |link: &LinkState| {
+            let is_bare = || link.link.peer.is_none_or(|peer| facts.is_bare(peer));
+            link.is_pod() && (!link.is_namespace_readable() || is_bare())
+        };
+        let has_unknown_addresses = || links.iter().any(is_unknown);
+        let bounds = &self.settings.bounds;
+        let pod_of = |sandbox: &str| links.pod_of_sandbox(sandbox);
+        self.anomalies
+            .check_drift(address, &holders, pod_of, at, bounds, &mut anomaly_effects);
+        self.anomalies.check_leak(
+            address,
+            is_held,
+            has_unknown_addresses,
+            at,
+            bounds,
+            &mut anomaly_effects,
+        );
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+    }
+
+    /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.
+    fn check_unusable(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
+        let facts = self.facts.get(address);
+        let has_failed = facts.is_some_and(|f| f.assigned.iter().any(|a| a.info.dad_failed));
+        if !has_failed && !self.anomalies.tracks_unusable(address) {
+            return;
+        }
+        let mut holders = Vec::new();
+        let mut reason = ResolveReason::AddressGone;
+        for (scope, claimants) in self.claim_context().derive(address, at.now) {
+            let mut assigned = claimants;
+            assigned.retain(|c| matches!(c.id, ClaimantId::Device(..)) && c.has_address());
+            let is_failed = |c: &Claimant| {
+                let mut evidence = c.evidence.iter();
+                evidence.any(|e| e.detail == Some(EvidenceDetail::DadFailed))
+            };
+            if self
+                .lifecycle
+                .open_of(address)
+                .any(|(open, _)| open == scope)
+            {
+                reason = ResolveReason::InConflict;
+            } else if assigned.iter().any(is_failed) {
+                holders.extend(assigned.into_iter().filter(is_failed));
+            } else if !assigned.is_empty() && reason == ResolveReason::AddressGone {
+                reason = ResolveReason::Usable;
+            }
+        }
+        let mut anomaly_effects = Vec::new();
+        if holders.is_empty() {
+            self.anomalies
+                .address_not_unusable(address, reason, at, &mut anomaly_effects);
+        } else {
+            let bounds = &self.settings.bounds;
+            self.anomalies
+                .address_unusable(address, holders, at, bounds, &mut anomaly_effects);
+        }
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+    }
+
+    /// Checks whether the host route leads to a claimant. Wider routes are not judged: many plugins
+    /// have no route for each pod.
+    fn check_host_route(
+        &mut self,
+        address: IpAddr,
+        host_route: Option<IfIndex>,
+        holders: &[Claimant],
+        is_reachable: bool,
+        at: DecisionTime,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        let bounds = &self.settings.bounds;
+        if holders.is_empty() {
+            self.anomalies.host_route_unneeded(address, at, effects);
+            return;
+        }
+        let target = host_route.and_then(|out| self.links.get(out));
+        // Claimants behind a bridge, or in a pod whose addresses cannot be seen, are not known well
+        // enough.
+        let context = self.claim_context();
+        let is_ambiguous = target.is_some_and(|link| {
+            self.links.is_bridge(link.link.ifindex)
+                || (link.is_pod() && !context.is_authoritative(link, address))
+        });
+        if is_reachable || is_ambiguous {
+            let by_host_route = is_reachable && host_route.is_some();
+            self.anomalies
+                .host_route_correct(address, by_host_route, at, bounds, effects);
+            return;
+        }
+        let target = match target {
+            Some(link) => StrayTarget::Device(link.link.name.clone()),
+            None if host_route == Some(Route::NOWHERE) => StrayTarget::Discarded,
+            None => StrayTarget::Gone,
+        };
+        self.anomalies
+            .host_route_stray(address, target, holders, at, bounds, effects);
+    }
+
+    /// Whether a claimant is a pod that surely holds the address: it is assigned, the node has a
+    /// permanent neighbour entry, or the namespace is not authoritative and there is other evidence.
+    fn is_holder(&self, address: IpAddr, claimant: &Claimant) -> bool {
+        let context = self.claim_context();
+        let is_unknown = |link: &LinkState| !context.is_authoritative(link, address);
+        match claimant.id {
+            ClaimantId::Device(ifindex, _) => {
+                claimant.is_certain() || self.links.pod(ifindex).is_some_and(is_unknown)
+            }
+            ClaimantId::BehindBridge(..) | ClaimantId::Host | ClaimantId::Registered(_) => false,
+        }
+    }
+}
+
+/// A device as the holder of an anomaly that concerns the device rather than a claim.
+pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
+    Claimant {
+        id: ClaimantId::Device(link.link.ifindex, link.generation),
+        device: link.link.name.clone(),
+        ifindex: link.link.ifindex,
+        mac: link.peer_mac,
+        master: None,
+        peer: link.link.peer,
+        since: link.since,
+        beginning: Beginning::default(),
+        is_newest: false,
+        rightful: None,
+        allocated: None,
+        evidence: Vec::new(),
+        left: None,
+        registered: None,
+    }
+}

@@ -1,0 +1,210 @@
+//! What to do when something is refused at a bound, and when there is room again
+//! ([`Refusals`](crate::refusals)).
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine, RereadReason};
+use crate::{
+    facts::MAX_ASSIGNMENTS,
+    links::{LinkState, PodDevice},
+    observation::{IfIndex, Peer, Timestamp},
+    refusals::{BoundKind, BoundOwner},
+    snapshot::MAX_FURTHER_ADDRESSES,
+};
+
+/// A bound refused something for the first time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundReached {
+    /// The device whose bound it is; `None` for a bound of the node.
+    pub device: Option<PodDevice>,
+    /// The bound.
+    pub bound: BoundKind,
+    /// Its value.
+    pub limit: usize,
+}
+
+impl Engine {
+    /// Something was refused at a bound of the node.
+    pub(super) fn refused(&mut self, bound: BoundKind) {
+        let position = self.in_flight.position();
+        self.refusals.note(BoundOwner::Node, bound, position);
+    }
+
+    /// Something was refused at a bound of a device.
+    pub(super) fn refused_on(&mut self, ifindex: IfIndex, bound: BoundKind) {
+        let owner = BoundOwner::Device(ifindex);
+        let position = self.in_flight.position();
+        self.refusals.note(owner, bound, position);
+    }
+
+    /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
+    /// make room. `true` if there were any.
+    pub(super) fn evict_frames(&mut self, device: IfIndex) -> bool {
+        let evicted = self.facts.evict_frames(device, &self.settings.bounds);
+        if evicted.is_empty() {
+            return false;
+        }
+        self.drops.claims += evicted.len() as u64;
+        self.refused_on(device, BoundKind::FrameClaims);
+        self.dirty.extend(evicted);
+        true
+    }
+
+    /// Whether the device with this peer has budget left for a change of this address.
+    pub(super) fn spend_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
+        let Some(link) = self.links.pod_by_peer(peer) else {
+            return true;
+        };
+        let (device, mut budget) = (link.link.ifindex, link.changes);
+        let is_contested = || self.facts.is_claimed_by_another(address, (device, peer));
+        let has_spent = budget.spend(&self.settings.bounds, now, is_contested);
+        if let Some(link) = self.links.get_mut(device) {
+            link.changes = budget;
+        }
+        if !has_spent {
+            self.drops.address_changes += 1;
+            self.refused_on(device, BoundKind::AddressChanges);
+        }
+        has_spent
+    }
+
+    /// What became of addresses beyond the bounds of their devices.
+    pub(super) fn note_overflow(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for peer in self.facts.take_contested_further() {
+            if self.further_reads.note(peer.nsid, now) {
+                self.read_namespace(peer.nsid, effects);
+            }
+        }
+        self.dirty.extend(self.facts.take_demoted());
+        for peer in self.facts.take_overflow_losers() {
+            self.drops.claims += 1;
+            if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                self.refused_on(device, BoundKind::Addresses);
+            }
+        }
+    }
+
+    /// A neighbour entry was refused: at the bound of its device, or at that of the node.
+    pub(super) fn neighbour_refused(&mut self, ifindex: IfIndex) {
+        self.drops.kernel_entries += 1;
+        if self.has_room_on(ifindex, BoundKind::DeviceNeighbours) {
+            self.refused(BoundKind::Neighbours);
+        } else {
+            self.refused_on(ifindex, BoundKind::DeviceNeighbours);
+        }
+    }
+
+    /// A forwarding entry was refused: at the bound of its port, or at that of the node.
+    pub(super) fn forwarding_refused(&mut self, port: IfIndex) {
+        self.drops.kernel_entries += 1;
+        if self.has_room_on(port, BoundKind::PortForwarding) {
+            self.refused(BoundKind::Forwarding);
+        } else {
+            self.refused_on(port, BoundKind::PortForwarding);
+        }
+    }
+
+    /// Names the bounds that were reached in this step.
+    pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for (owner, bound) in self.refusals.apply_noted(now) {
+            let device = match owner {
+                BoundOwner::Node => None,
+                BoundOwner::Device(ifindex) => self.links.get(ifindex).map(LinkState::device),
+            };
+            effects.push(Effect::BoundReached(BoundReached {
+                device,
+                bound,
+                limit: self.limit(bound),
+            }));
+        }
+    }
+
+    /// Requests what was refused at bounds that have room again.
+    pub(super) fn read_refused(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.refusals.next_check().is_none_or(|at| at > now) {
+            return;
+        }
+        let mut refusals = std::mem::take(&mut self.refusals);
+        let due = refusals.check(now, |owner, bound| match owner {
+            BoundOwner::Node => self.has_room(bound),
+            BoundOwner::Device(ifindex) => {
+                self.has_room_on(ifindex, bound)
+                    && (bound != BoundKind::DeviceNeighbours
+                        || self.has_room(BoundKind::Neighbours))
+                    && (bound != BoundKind::PortForwarding || self.has_room(BoundKind::Forwarding))
+            }
+        });
+        self.refusals = refusals;
+        if due.node {
+            effects.push(Effect::ReadNode(RereadReason::Room));
+        }
+        for ifindex in due.devices {
+            if let Some(link) = self.links.pod(ifindex) {
+                effects.push(Effect::ReadDevice(link.device()));
+            }
+        }
+    }
+
+    /// Whether a bound of the node has room.
+    fn has_room(&self, bound: BoundKind) -> bool {
+        let used = match bound {
+            BoundKind::Links => self.links.len(),
+            BoundKind::HostAddresses => self.facts.host_count(),
+            BoundKind::Neighbours => self.facts.neighbour_count(),
+            BoundKind::Forwarding => self.fdb.len(),
+            BoundKind::Routes => self.routes.len(),
+            // The assignments that are left may be few enough to be remembered.
+            BoundKind::Assignments => return true,
+            // A read is no change, and is paced.
+            BoundKind::AddressChanges => return true,
+            BoundKind::Addresses
+            | BoundKind::FurtherAddresses
+            | BoundKind::FrameClaims
+            | BoundKind::DeviceNeighbours
+            | BoundKind::PortForwarding => return false,
+        };
+        used < self.limit(bound)
+    }
+
+    /// Whether a bound of a device has room.
+    fn has_room_on(&self, ifindex: IfIndex, bound: BoundKind) -> bool {
+        let used = match bound {
+            BoundKind::Addresses => {
+                let link = self.links.pod(ifindex);
+                let Some(peer) = link.and_then(|link| link.link.peer) else {
+                    return false;
+                };
+                if self.facts.overflow_count() < self.settings.bounds.overflow_addresses {
+                    return true;
+                }
+                self.facts.assigned_count(peer)
+            }
+            BoundKind::DeviceNeighbours if self.links.is_bridge(ifindex) => return true,
+            BoundKind::DeviceNeighbours => self.facts.neighbours_on(ifindex),
+            BoundKind::PortForwarding if self.links.pod(ifindex).is_none() => return true,
+            BoundKind::PortForwarding => self.fdb.len_of_port(ifindex),
+            bound => return self.has_room(bound),
+        };
+        used < self.limit(bound)
+    }
+
+    fn limit(&self, bound: BoundKind) -> usize {
+        let bounds = &self.settings.bounds;
+        match bound {
+            BoundKind::Addresses
+            | BoundKind::FrameClaims
+            | BoundKind::DeviceNeighbours
+            | BoundKind::PortForwarding => bounds.claims_per_device,
+            BoundKind::FurtherAddresses => MAX_FURTHER_ADDRESSES,
+            BoundKind::Assignments => MAX_ASSIGNMENTS,
+            BoundKind::AddressChanges => {
+                usize::try_from(bounds.address_changes.per_second()).unwrap_or(usize::MAX)
+            }
+            BoundKind::Links => bounds.links,
+            BoundKind::HostAddresses
+            | BoundKind::Neighbours
+            | BoundKind::Forwarding
+            | BoundKind::Routes => bounds.kernel_entries,
+        }
+    }
+}

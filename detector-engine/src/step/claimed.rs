@@ -1,0 +1,99 @@
+//! Keeps the table of claimed addresses ([`ClaimedAddresses`](crate::claimed_addresses)) equal to the facts.
+
+use std::net::IpAddr;
+
+use super::Engine;
+use crate::{
+    claimed_addresses::{AddressClaim, ClaimedUpdate, ShareOwner, Support},
+    facts::AddressFacts,
+    links::LinkState,
+    observation::NudState,
+    scope::is_claimable,
+};
+
+impl Engine {
+    /// What changed in the table of claimed addresses since it was last taken.
+    pub fn take_claimed_update(&mut self) -> Option<ClaimedUpdate> {
+        self.update_claimed();
+        self.claimed.take_update()
+    }
+
+    /// The next update is the whole table.
+    pub fn rewrite_claimed(&mut self) {
+        self.claimed.request_rewrite();
+    }
+
+    /// How many claimed addresses are not in the table, as it was last taken.
+    #[must_use]
+    pub fn claimed_addresses_omitted(&self) -> usize {
+        self.claimed.omitted()
+    }
+
+    /// Brings the table up to date. Not part of a step: no event waits for the table.
+    fn update_claimed(&mut self) {
+        for address in std::mem::take(&mut self.outdated_in_claimed) {
+            let claims = self.address_claims(address);
+            self.claimed.update(address, claims);
+        }
+    }
+
+    /// Every claimant that facts name. Whether a claim is live and in which network it counts does not matter here: a claim
+    /// too many in the table only lets others' claims be published.
+    fn address_claims(&self, address: IpAddr) -> Vec<AddressClaim> {
+        let facts = self.facts.get(address).filter(|_| is_claimable(address));
+        let mut claims: Vec<_> = facts.map_or_else(Vec::new, |facts| self.claims_in(facts));
+        claims.sort_unstable();
+        claims.dedup_by_key(|(owner, _)| *owner);
+        claims
+    }
+
+    fn claims_in(&self, facts: &AddressFacts) -> Vec<AddressClaim> {
+        let pod = |link: Option<&LinkState>| link.map(|link| ShareOwner::Device(link.link.ifindex));
+        let on_node = facts.host.iter().map(|_| ShareOwner::Node);
+        let peers = facts.assigned.iter().map(|assigned| assigned.peer);
+        let peers = peers.chain(facts.further.iter().map(|further| further.peer));
+        let in_pods = peers.filter_map(|peer| pod(self.links.pod_by_peer(peer)));
+        let assigned = on_node.chain(in_pods);
+        let in_frames = facts.frames.iter().filter(|frame| !frame.tentative);
+        let in_frames = in_frames.filter_map(|frame| pod(self.links.pod(frame.ifindex)));
+        let by_neighbours = facts.neighbours.iter().filter_map(|entry| {
+            if !self.links.is_bridge(entry.ifindex) {
+                return pod(self.links.pod(entry.ifindex));
+            }
+            let port = self.fdb.port(entry.ifindex, entry.lladdr);
+            let port = port.and_then(|port| self.links.pod(port));
+            let is_claiming = |link: &&LinkState| {
+                let mut peer = link.link.peer.into_iter();
+                peer.any(|peer| facts.is_held_on(peer))
+                    || facts.frames.iter().any(|f| f.ifindex == link.link.ifindex)
+            };
+            match port {
+                Some(link) if is_claiming(&link) => pod(Some(link)),
+                // Others may have written the entry: it takes no place of the port's share.
+                Some(_) => Some(ShareOwner::Device(entry.ifindex)),
+                None => (entry.state == NudState::Permanent)
+                    .then_some(ShareOwner::Device(entry.ifindex)),
+            }
+        });
+        let observed = in_frames.chain(by_neighbours);
+        assigned
+            .map(|owner| (owner, Support::Assigned))
+            .chain(observed.map(|owner| (owner, Support::Observed)))
+            .collect()
+    }
+
+    /// The addresses that the table has other claimants for than the facts.
+    #[cfg(test)]
+    pub(crate) fn outdated_claimed(&mut self) -> Vec<IpAddr> {
+        self.update_claimed();
+        let addresses: Vec<_> = self.facts.addresses().collect();
+        let in_table = |address: &&IpAddr| !self.claimed.claims_of(**address).is_empty();
+        assert_eq!(
+            addresses.iter().filter(in_table).count(),
+            self.claimed.len()
+        );
+        let is_outdated =
+            |address: &IpAddr| self.claimed.claims_of(*address) != self.address_claims(*address);
+        addresses.into_iter().filter(is_outdated).collect()
+    }
+}

@@ -1,0 +1,440 @@
+//! Observations that support claims: addresses, neighbour entries and frames.
+
+use std::net::IpAddr;
+
+use super::Engine;
+use crate::{
+    conflict::ClaimantId,
+    facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+    in_flight_snapshots::{FinishedSnapshot, StateKey},
+    observation::{
+        AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
+        Timestamp, Vlan,
+    },
+    refusals::BoundKind,
+    scope::{is_claimable, is_like},
+};
+
+impl Engine {
+    /// An address is assigned in a pod: reported live, or found by a snapshot.
+    pub(super) fn pod_address(
+        &mut self,
+        peer: Peer,
+        info: AssignedAddress,
+        at: Timestamp,
+        live: bool,
+    ) {
+        let Some(link) = self.links.pod_by_peer(peer) else {
+            return;
+        };
+        let device = link.link.ifindex;
+        let first = (
+            at.max(link.since),
+            self.address_beginning(link, &info, at, live),
+        );
+        if !is_claimable(info.address) {
+            return;
+        }
+        let facts = self.facts.get(info.address);
+        let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
+        let was_bare = !self.facts.has_address_like(peer, info.address);
+        match self
+            .facts
+            .assign((device, peer), info, first, &self.settings.bounds)
+        {
+            StoreOutcome::Changed => {
+                self.dirty.insert(info.address);
+                if was_bare {
+                    self.authority_changed(device, Some(info.address), at);
+                }
+            }
+            StoreOutcome::Refused => {
+                self.drops.claims += 1;
+                self.refused_on(device, BoundKind::Addresses);
+            }
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+        }
+        if is_new {
+            self.record_move(info.address, device, Vlan::default(), at);
+        }
+    }
+
+    /// An assignment of an address on `peer` was removed; the address is gone with the last one. `read` is the snapshot that
+    /// shows it, unless it was reported live.
+    pub(super) fn pod_address_gone(
+        &mut self,
+        peer: Peer,
+        id: AssignmentId,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
+        match self.facts.remove_assignment(peer, id) {
+            RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at, read),
+            RemovedAssignment::OthersRemain => {}
+            RemovedAssignment::Unknown => {
+                if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                    self.refused_on(device, BoundKind::Assignments);
+                }
+            }
+        }
+    }
+
+    /// An address is no longer assigned on `peer`.
+    pub(super) fn pod_address_withdrawn(
+        &mut self,
+        peer: Peer,
+        address: IpAddr,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
+        let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
+            return;
+        };
+        if self.facts.unassign(peer, address) {
+            self.dirty.insert(address);
+        }
+        self.pod_evidence_withdrawn(device, address, at, read);
+        self.withdraw_in_namespace(peer.nsid, address, at, read);
+        if !self.facts.has_address_like(peer, address) {
+            self.authority_changed(device, Some(address), at);
+        }
+    }
+
+    /// Withdraws what was seen of an address on a device, because it was removed in the pod. A removal that only a snapshot
+    /// shows was before everything that was reported since the snapshot started.
+    pub(super) fn pod_evidence_withdrawn(
+        &mut self,
+        device: IfIndex,
+        address: IpAddr,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
+        let is_newer = |ifindex| {
+            let evidence = StateKey::NeighbourEvidence(ifindex, address);
+            read.is_some_and(|read| read.is_outdated(&evidence))
+        };
+        let mut changed = self.facts.withdraw_frames(device, address, at);
+        if changed {
+            self.claimed.publish_again(address);
+        }
+        let newer = is_newer(device);
+        changed |= self
+            .facts
+            .refute_neighbour(device, address, newer, |_| true);
+        if let Some(bridge) = self.links.bridge_of(device) {
+            let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
+            let newer = is_newer(bridge);
+            changed |= self
+                .facts
+                .refute_neighbour(bridge, address, newer, is_behind_pod);
+        }
+        if changed {
+            self.dirty.insert(address);
+        }
+    }
+
+    /// Whether the namespace behind a device is authoritative may have changed, because of an
+    /// assignment of `by` if that is known: what it refutes now is over for good. A pod can cause
+    /// this at any rate, so only what may depend on it is decided again.
+    pub(super) fn authority_changed(&mut self, device: IfIndex, by: Option<IpAddr>, at: Timestamp) {
+        let context = self.claim_context();
+        let depends = |address: &IpAddr| {
+            let facts = self
+                .facts
+                .get(*address)
+                .filter(|_| by.is_none_or(|by| is_like(by, *address)));
+            facts.is_some_and(|facts| {
+                let mut frames = facts.frames.iter().filter(|f| f.ifindex == device);
+                let mut entries = facts.neighbours.iter().filter(|n| n.ifindex == device);
+                frames.any(|f| context.expires_at(f) <= at) || entries.any(|n| n.confirmed)
+            })
+        };
+        let mut dependent = self.facts.owned_by(Owner::Link(device));
+        dependent.retain(depends);
+        for address in dependent {
+            self.expire_claims(address, at);
+        }
+        let behind = self.fdb.behind_port(device);
+        self.mark_behind_dirty(&behind);
+        self.mark_routed_dirty(device);
+    }
+
+    /// A host route to a pod is only judged once the pod's addresses are known, which may be after the route.
+    fn mark_routed_dirty(&mut self, device: IfIndex) {
+        // The first snapshot has all addresses decided.
+        if !self.has_full_snapshot {
+            return;
+        }
+        let context = self.claim_context();
+        let is_judged = |address: &IpAddr| {
+            let target = self.links.pod(device);
+            target.is_some_and(|link| context.is_authoritative(link, *address))
+        };
+        let routed: Vec<_> = self
+            .routes
+            .host_routes_to(device)
+            .filter(is_judged)
+            .collect();
+        self.dirty.extend(routed);
+    }
+
+    /// An address is assigned on the node: reported live, or found by a snapshot.
+    pub(super) fn host_address(
+        &mut self,
+        ifindex: IfIndex,
+        info: AssignedAddress,
+        at: Timestamp,
+        live: bool,
+    ) {
+        if !is_claimable(info.address) {
+            return;
+        }
+        let first = (at, self.host_beginning(&info, at, live));
+        match self
+            .facts
+            .assign_host(ifindex, info, first, &self.settings.bounds)
+        {
+            StoreOutcome::Changed => {
+                self.dirty.insert(info.address);
+            }
+            StoreOutcome::Refused => {
+                self.drops.kernel_entries += 1;
+                self.refused(BoundKind::HostAddresses);
+            }
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+        }
+    }
+
+    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, id: AssignmentId) {
+        match self.facts.remove_host_assignment(ifindex, id) {
+            RemovedAssignment::Last => self.host_address_withdrawn(ifindex, id.address),
+            RemovedAssignment::OthersRemain => {}
+            RemovedAssignment::Unknown => self.refused(BoundKind::Assignments),
+        }
+    }
+
+    pub(super) fn host_address_withdrawn(&mut self, ifindex: IfIndex, address: IpAddr) {
+        if self.facts.unassign_host(ifindex, address) {
+            self.dirty.insert(address);
+        }
+    }
+
+    pub(super) fn neighbour(&mut self, neighbour: Neighbour, at: Timestamp, live: bool) {
+        let on_bridge = self.links.is_bridge(neighbour.ifindex);
+        // The kernel learns any hardware address (`neigh_update` in net/core/neighbour.c). Only a
+        // unicast one belongs to one port of a bridge; in a static entry, another one is no pod's.
+        let accepts_any = !on_bridge && neighbour.state != NudState::Permanent;
+        let lladdr = neighbour
+            .lladdr
+            .filter(|mac| accepts_any || is_unicast(*mac));
+        let (Some(lladdr), true) = (lladdr, neighbour.state != NudState::Invalid) else {
+            self.neighbour_gone(neighbour.ifindex, neighbour.address, live.then_some(at));
+            return;
+        };
+        let is_tracked = on_bridge || self.links.pod(neighbour.ifindex).is_some();
+        if !is_tracked || !is_claimable(neighbour.address) {
+            if live {
+                self.note_unresolved_link(neighbour.ifindex);
+            }
+            return;
+        }
+        let link = self.links.pod(neighbour.ifindex);
+        let context = NeighbourUpdateContext {
+            at,
+            beginning: self.neighbour_beginning(link, live),
+            live,
+            former: on_bridge.then_some(self.settings.flap_window),
+            peer: link.and_then(|l| l.link.peer),
+        };
+        match self
+            .facts
+            .set_neighbour(neighbour, lladdr, context, &self.settings.bounds)
+        {
+            StoreOutcome::Changed => {}
+            StoreOutcome::Refused => {
+                self.neighbour_refused(neighbour.ifindex);
+                return;
+            }
+            StoreOutcome::Refreshed | StoreOutcome::Outdated => return,
+        }
+        self.dirty.insert(neighbour.address);
+        if on_bridge {
+            self.expiry
+                .schedule(neighbour.address, at + self.settings.flap_window);
+        }
+        let device = if on_bridge {
+            self.fdb.port(neighbour.ifindex, lladdr)
+        } else {
+            Some(neighbour.ifindex)
+        };
+        if let Some(device) = device.filter(|_| neighbour.state == NudState::Reachable) {
+            self.record_move(neighbour.address, device, Vlan::default(), at);
+        }
+    }
+
+    fn note_unresolved_link(&mut self, ifindex: IfIndex) {
+        let known = self.links.get(ifindex).is_some();
+        if !known && self.unresolved_links.len() < self.settings.bounds.links {
+            self.unresolved_links.insert(ifindex);
+        }
+    }
+
+    /// `reported`: when, if it was reported live.
+    pub(super) fn neighbour_gone(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        reported: Option<Timestamp>,
+    ) {
+        let is_removed = match reported {
+            Some(at) => self.facts.withdraw_neighbour(ifindex, address, at),
+            None => self.facts.remove_neighbour(ifindex, address),
+        };
+        if is_removed {
+            self.dirty.insert(address);
+        }
+    }
+
+    pub(super) fn frame(&mut self, frame: FrameClaim, at: Timestamp) {
+        if !is_claimable(frame.address) {
+            return;
+        }
+        // A frame from before the device was known came in on an earlier device of that index.
+        let link = self.links.pod(frame.ifindex).filter(|l| l.since <= at);
+        let Some(link) = link else {
+            self.drops.unknown_device += 1;
+            return;
+        };
+        let (generation, peer) = (link.generation, link.link.peer);
+        let beginning = self.frame_beginning(link, frame.address, at);
+        if frame.tentative && !self.is_contested(frame, generation, at) {
+            return;
+        }
+        if frame.tentative {
+            // A probe does not revive an expired claim.
+            self.expire_claims(frame.address, at);
+        }
+        let fact = FrameFact {
+            ifindex: frame.ifindex,
+            vlan: frame.vlan,
+            kind: frame.kind,
+            mac: frame.mac,
+            ether_source: frame.ether_source,
+            tentative: frame.tentative,
+            first: at,
+            beginning,
+            last: at,
+        };
+        let end = self.claim_context().expires_at(&fact);
+        let bounds = self.settings.bounds;
+        let address = frame.address;
+        let mut outcome = self.facts.add_frame(fact.clone(), address, peer, &bounds);
+        if outcome == StoreOutcome::Refused && self.evict_frames(frame.ifindex) {
+            outcome = self.facts.add_frame(fact, address, peer, &bounds);
+        }
+        match outcome {
+            StoreOutcome::Changed => {
+                self.dirty.insert(frame.address);
+                self.expiry.schedule(frame.address, end);
+            }
+            StoreOutcome::Refused => {
+                self.drops.claims += 1;
+                self.refused_on(frame.ifindex, BoundKind::FrameClaims);
+            }
+            StoreOutcome::Outdated => self.claimed.publish_again(frame.address),
+            StoreOutcome::Refreshed => {}
+        }
+        if !frame.tentative {
+            let facts = self.facts.get(frame.address);
+            if facts.is_some_and(|f| f.frames.len() > 1) {
+                // It may supersede another one.
+                self.expire_claims(frame.address, at);
+            }
+            self.record_move(frame.address, frame.ifindex, frame.vlan, at);
+        }
+    }
+
+    /// Whether another pod than the sender of a probe, or the node, claims the address.
+    fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
+        let own = ClaimantId::Device(frame.ifindex, generation);
+        let context = self.claim_context();
+        let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
+        let derived = context.derive(frame.address, now);
+        let claimants = derived.get(&scope).into_iter().flatten();
+        claimants
+            .into_iter()
+            .any(|c| !self.links.is_one_pod(c.id, own))
+    }
+
+    /// Records a claim of an allowed address, which may be a move.
+    fn record_move(&mut self, address: IpAddr, device: IfIndex, vlan: Vlan, at: Timestamp) {
+        if !self.settings.is_allowed(address) {
+            return;
+        }
+        let Some(generation) = self.links.pod(device).map(|l| l.generation) else {
+            return;
+        };
+        let id = ClaimantId::Device(device, generation);
+        let context = self.claim_context();
+        let scope = context.scope(address, vlan, device);
+        let mut derived = context.derive(address, at);
+        let claimants = derived.remove(&scope).unwrap_or_default();
+        let Some(claimant) = claimants.iter().find(|c| c.id == id) else {
+            return;
+        };
+        self.expiry
+            .schedule(address, at + self.settings.flap_window);
+        let is_one_pod = |a, b| self.links.is_one_pod(a, b);
+        if self
+            .moves
+            .record_claim(address, scope, claimant, is_one_pod, at, &self.settings)
+        {
+            self.dirty.insert(address);
+        }
+    }
+
+    /// Expires claims that have no removal event, and schedules the next check.
+    pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
+        self.dirty.insert(address);
+        let mut next = self
+            .moves
+            .next_expiry(address, now, self.settings.flap_window);
+        let mut schedule = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
+        let mut expired = Vec::new();
+        let context = self.claim_context();
+        if let Some(facts) = self.facts.get(address) {
+            for frame in &facts.frames {
+                let link = self.links.pod(frame.ifindex);
+                if !link.is_some_and(|link| context.is_frame_live(address, frame, link, facts, now))
+                {
+                    expired.push((frame.ifindex, frame.vlan, frame.kind));
+                    continue;
+                }
+                let end = context.expires_at(frame);
+                schedule(if end > now {
+                    end
+                } else {
+                    now + self.settings.claim_ttl
+                });
+            }
+            for former in facts.neighbours.iter().flat_map(|n| &n.former) {
+                let end = former.last + self.settings.flap_window;
+                if end > now {
+                    schedule(end);
+                }
+            }
+        }
+        if let Some(next) = next {
+            self.expiry.schedule(address, next);
+        }
+        for (ifindex, vlan, kind) in expired {
+            self.facts
+                .remove_frames(ifindex, address, |f| f.vlan == vlan && f.kind == kind);
+        }
+    }
+}
+
+/// Whether a hardware address is not zero and not a group address (broadcast, multicast).
+fn is_unicast(mac: Mac) -> bool {
+    mac != Mac::default() && mac.0[0] & 1 == 0
+}

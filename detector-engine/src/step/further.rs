@@ -1,0 +1,97 @@
+//! Addresses on further interfaces of a pod's namespace.
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine};
+use crate::{
+    in_flight_snapshots::FinishedSnapshot,
+    links::LinkState,
+    observation::{IfIndex, NsId, Peer, Timestamp},
+    scope::is_claimable,
+    snapshot::FurtherAddress,
+};
+
+impl Engine {
+    /// An address changed on a link of a namespace. If it is a further interface of a pod, the
+    /// namespace is read: only that shows whether the pod answers for the address.
+    pub(super) fn further_changed(
+        &mut self,
+        peer: Peer,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.links.pod_by_peer(peer).is_some() {
+            return;
+        }
+        let devices: Vec<_> = self
+            .links
+            .pods_in(peer.nsid)
+            .map(|l| l.link.ifindex)
+            .collect();
+        for device in &devices {
+            let link = self.links.get_mut(*device);
+            if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
+                link.further_changed.get_or_insert(now);
+            }
+        }
+        if !devices.is_empty() && self.further_reads.note(peer.nsid, now) {
+            self.read_namespace(peer.nsid, effects);
+        }
+    }
+
+    /// Reads the namespaces whose pause is over.
+    pub(super) fn read_further(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        for nsid in self.further_reads.take_due(now) {
+            self.read_namespace(nsid, effects);
+        }
+    }
+
+    /// Reads what is in a namespace.
+    pub(super) fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
+        let devices = self.links.pods_in(nsid);
+        effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
+    }
+
+    /// What a snapshot contains for one device replaces what was known.
+    pub(super) fn merge_further(
+        &mut self,
+        peer: Peer,
+        mut found: Vec<FurtherAddress>,
+        at: Timestamp,
+    ) {
+        found.retain(|further| is_claimable(further.address));
+        let link = self.links.pod_by_peer(peer);
+        let first = at.max(link.map_or(at, |link| link.since));
+        let beginning = self.further_beginning(link);
+        let bounds = &self.settings.bounds;
+        let (added, gone) = self
+            .facts
+            .set_further(peer, found, (first, beginning), bounds);
+        self.dirty.extend(added);
+        for address in gone {
+            self.dirty.insert(address);
+            // Maybe removed after the read started: changes on further interfaces are not recorded.
+            self.withdraw_in_namespace(peer.nsid, address, at, None);
+        }
+    }
+
+    /// An address is no longer on one interface of a namespace. Linux answers for an address on each interface, so what was
+    /// seen of it on any of the pod's devices counts no more, unless another interface has it.
+    pub(super) fn withdraw_in_namespace(
+        &mut self,
+        nsid: NsId,
+        address: IpAddr,
+        at: Timestamp,
+        read: Option<&FinishedSnapshot>,
+    ) {
+        let facts = self.facts.get(address);
+        if facts.is_some_and(|facts| facts.is_in(nsid)) {
+            return;
+        }
+        let devices = self.links.pods_in(nsid).map(|l| l.link.ifindex);
+        let devices: Vec<IfIndex> = devices.collect();
+        for device in devices {
+            self.pod_evidence_withdrawn(device, address, at, read);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Merges a snapshot: what it contains is added, what it does not contain is removed, except where
+//! a live update is newer. Decisions follow once all of it is merged.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, Engine};
+use crate::{
+    facts::Owner,
+    hash::{HashMap, HashSet},
+    in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+    links::NamespaceAccess,
+    observation::{
+        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
+    },
+    refusals::{BoundKind, BoundOwner},
+    snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
+};
+
+impl Engine {
+    pub(super) fn merge_snapshot(
+        &mut self,
+        token: SnapshotToken,
+        scope: SnapshotScope,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let finished = match self.in_flight.finish(token, scope) {
+            SnapshotOutcome::Usable(finished) => finished,
+            SnapshotOutcome::Superseded => return,
+            SnapshotOutcome::Unusable => {
+                effects.push(Effect::Resync);
+                return;
+            }
+        };
+        match scope {
+            SnapshotScope::Node => {
+                self.merge_node(&finished, snapshot, at, effects);
+                // Notifications may have been lost.
+                self.route_lookups.request_all();
+                self.mark_full_snapshot(at);
+            }
+            SnapshotScope::Device(ifindex) => {
+                let before = finished.is_self_check.then(|| self.device_state(ifindex));
+                self.merge_device(&finished, ifindex, snapshot, at, effects);
+                if let Some(before) = before.flatten() {
+                    self.compare_device(ifindex, &before, at, effects);
+                }
+            }
+        }
+        self.in_flight.merged(finished);
+    }
+
+    fn merge_node(
+        &mut self,
+        finished: &FinishedSnapshot,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let truncated = snapshot.truncated;
+        self.refusals.node_read(finished.started());
+        self.note_truncated(truncated);
+        let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
+        let known = self.links.iter().map(|l| l.link.ifindex);
+        let gone: Vec<_> = known
+            .filter(|_| !truncated.links)
+            .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
+            .collect();
+        for ifindex in gone {
+            self.link_gone(ifindex, effects);
+        }
+        // The number of a pod's namespace may be an earlier pod's in this snapshot: remember which
+        // device had it then.
+        let device_by_peer: HashMap<_, _> = snapshot
+            .links
+            .iter()
+            .filter_map(|l| Some((l.peer?, l.ifindex)))
+            .collect();
+        for mut link in snapshot.links {
+            if finished.is_outdated(&StateKey::Link(link.ifindex)) {
+                continue;
+            }
+            // A live update gave this peer to another device since: this one is dying.
+            let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
+            let holder = holder.map(|l| l.link.ifindex);
+            if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
+                link.peer = None;
+            }
+            self.link(link, true, at, effects);
+        }
+        for vlan in snapshot.port_vlans {
+            let replaced = finished.is_outdated(&StateKey::LinkIdentity(vlan.ifindex));
+            if !replaced && !finished.is_outdated(&StateKey::PortVlan(vlan.ifindex)) {
+                self.port_vlan(vlan);
+            }
+        }
+        self.merge_fdb(finished, &snapshot.fdb, truncated.fdb);
+        self.merge_routes(finished, &snapshot.routes, truncated.routes);
+        self.merge_host(finished, &snapshot.host, truncated.host, at);
+        let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
+        let read = self.merge_pods(finished, snapshot.pods, same, at);
+        let followed: Vec<_> = if truncated.neighbours {
+            Vec::new()
+        } else {
+            self.links.iter().map(|l| l.link.ifindex).collect()
+        };
+        self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.mark_read(&read);
+        self.links.set_complete(!truncated.links);
+        self.apply_restored(finished, at);
+    }
+
+    fn merge_device(
+        &mut self,
+        finished: &FinishedSnapshot,
+        ifindex: IfIndex,
+        snapshot: Snapshot,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.links.get(ifindex).is_none() {
+            return;
+        }
+        let owner = BoundOwner::Device(ifindex);
+        let bounds = [BoundKind::DeviceNeighbours];
+        self.refusals.read(owner, &bounds, finished.started());
+        self.refusals.read_done(owner);
+        // Possibly no message reported the peer: the link's own is sent before the pair is joined.
+        let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
+        if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
+            self.link(link, true, at, effects);
+        }
+        let read = self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
+        let mut neighbours = snapshot.neighbours;
+        neighbours.retain(|n| n.ifindex == ifindex);
+        self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+        self.mark_read(&read);
+    }
+
+    /// What a snapshot omits is treated like what is refused.
+    fn note_truncated(&mut self, truncated: TruncatedLists) {
+        let lists = [
+            (truncated.links, BoundKind::Links),
+            (truncated.host, BoundKind::HostAddresses),
+            (truncated.neighbours, BoundKind::Neighbours),
+            (truncated.fdb, BoundKind::Forwarding),
+            (truncated.routes, BoundKind::Routes),
+        ];
+        for (_, bound) in lists.into_iter().filter(|(is_truncated, _)| *is_truncated) {
+            self.refused(bound);
+        }
+    }
+
+    /// `same`: whether the snapshot has this peer at the device that has it now. Returns the devices whose pods'
+    /// addresses were merged.
+    fn merge_pods(
+        &mut self,
+        finished: &FinishedSnapshot,
+        pods: Vec<PodAddresses>,
+        same: impl Fn(Peer, IfIndex) -> bool,
+        at: Timestamp,
+    ) -> Vec<IfIndex> {
+        let mut read = Vec::new();
+        for pod in pods {
+            let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
+                continue;
+            };
+            if !same(pod.peer, device) || finished.is_outdated(&StateKey::LinkIdentity(device)) {
+                continue;
+            }
+            if let Some(link) = self.links.get_mut(device) {
+                let known = (link.namespace_access, link.peer_mac);
+                let access = match pod.addresses {
+                    Some(_) => NamespaceAccess::Readable,
+                    None => NamespaceAccess::Unreadable,
+                };
+                link.namespace_access = access;
+                let is_newer = !finished.is_outdated(&StateKey::PodLink(pod.peer));
+                let mac = pod.mac.filter(|_| is_newer).or(link.peer_mac);
+                self.links.set_peer_mac(device, mac);
+                if known != (access, mac) {
+                    self.mark_link_dirty(device);
+                    self.authority_changed(device, None, at);
+                }
+            }
+            let Some(addresses) = pod.addresses else {
+                continue;
+            };
+            let bounds = [
+                BoundKind::Addresses,
+                BoundKind::Assignments,
+                BoundKind::AddressChanges,
+                BoundKind::FurtherAddresses,
+            ];
+            let owner = BoundOwner::Device(device);
+            self.refusals.read(owner, &bounds, finished.started());
+            if pod.is_truncated {
+                self.refused_on(device, BoundKind::Addresses);
+            } else {
+                self.remove_absent_addresses(finished, pod.peer, &addresses, at);
+            }
+            for info in addresses {
+                if !finished.is_outdated(&StateKey::PodAssignment(pod.peer, info.id())) {
+                    self.pod_address(pod.peer, info, at, false);
+                }
+            }
+            if pod.lacks_further {
+                self.drops.claims += 1;
+                self.refused_on(device, BoundKind::FurtherAddresses);
+            }
+            self.merge_further(pod.peer, pod.further, at);
+            read.push(device);
+        }
+        read
+    }
+
+    /// What is found on these devices from now on appeared after they were read.
+    fn mark_read(&mut self, devices: &[IfIndex]) {
+        for device in devices {
+            if let Some(link) = self.links.get_mut(*device) {
+                link.awaits_first_read = false;
+                link.further_changed = None;
+            }
+        }
+    }
+
+    /// Removes the addresses that are not on a peer any more.
+    fn remove_absent_addresses(
+        &mut self,
+        finished: &FinishedSnapshot,
+        peer: Peer,
+        addresses: &[AssignedAddress],
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = addresses.iter().map(AssignedAddress::id).collect();
+        let listed: HashSet<_> = addresses.iter().map(|a| a.address).collect();
+        for address in self.facts.overflowed_assignments(peer) {
+            if !finished.is_outdated(&StateKey::PodAddress(peer, address))
+                && self.facts.forget_overflow(peer, address)
+                && !listed.contains(&address)
+            {
+                self.pod_address_withdrawn(peer, address, at, Some(finished));
+            }
+        }
+        let is_outdated = |id| finished.is_outdated(&StateKey::PodAssignment(peer, id));
+        for gone in self.facts.assignments(peer) {
+            if !present.contains(&gone) && !is_outdated(gone) {
+                self.pod_address_gone(peer, gone, at, Some(finished));
+            }
+        }
+    }
+
+    fn merge_host(
+        &mut self,
+        finished: &FinishedSnapshot,
+        host: &[(IfIndex, AssignedAddress)],
+        is_truncated: bool,
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.id())).collect();
+        let listed: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
+        let mut overflowed = self.facts.overflowed_host_assignments();
+        overflowed.retain(|_| !is_truncated);
+        for (ifindex, address) in overflowed {
+            if !finished.is_outdated(&StateKey::HostAddress(ifindex, address))
+                && self.facts.forget_host_overflow(ifindex, address)
+                && !listed.contains(&(ifindex, address))
+            {
+                self.host_address_withdrawn(ifindex, address);
+            }
+        }
+        let is_outdated = |(i, id)| {
+            finished.is_outdated(&StateKey::HostAssignment(i, id))
+                || finished.is_outdated(&StateKey::LinkIdentity(i))
+        };
+        let known = self.facts.host_assignments();
+        let gone: Vec<_> = known
+            .filter(|host| !is_truncated && !present.contains(host) && !is_outdated(*host))
+            .collect();
+        for (ifindex, id) in gone {
+            self.host_address_gone(ifindex, id);
+        }
+        for (ifindex, info) in host {
+            if !is_outdated((*ifindex, info.id())) {
+                self.host_address(*ifindex, *info, at, false);
+            }
+        }
+    }
+
+    fn merge_neighbours(
+        &mut self,
+        finished: &FinishedSnapshot,
+        of: &[IfIndex],
+        neighbours: &[Neighbour],
+        at: Timestamp,
+    ) {
+        let present: HashSet<_> = neighbours.iter().map(|n| (n.ifindex, n.address)).collect();
+        let is_outdated = |i, a| {
+            finished.is_outdated(&StateKey::Neighbour(i, a))
+                || finished.is_outdated(&StateKey::LinkIdentity(i))
+        };
+        for ifindex in of {
+            for address in self.facts.owned_by(Owner::Link(*ifindex)) {
+                if !present.contains(&(*ifindex, address)) && !is_outdated(*ifindex, address) {
+                    self.neighbour_gone(*ifindex, address, None);
+                }
+            }
+        }
+        for neighbour in neighbours {
+            if !is_outdated(neighbour.ifindex, neighbour.address) {
+                self.neighbour(*neighbour, at, false);
+            }
+        }
+    }
+
+    fn merge_fdb(&mut self, finished: &FinishedSnapshot, entries: &[FdbEntry], is_truncated: bool) {
+        let key = |e: &FdbEntry| (e.bridge, e.mac, e.vlan);
+        let present: HashSet<_> = entries.iter().map(key).collect();
+        // A live update of a link is newer than the snapshot: the port may be of another bridge by
+        // now.
+        let of_another: HashSet<_> = entries
+            .iter()
+            .map(|e| (e.port, e.bridge))
+            .filter(|(port, bridge)| {
+                finished.is_outdated(&StateKey::Link(*port))
+                    && self.links.bridge_of(*port) != Some(*bridge)
+            })
+            .collect();
+        let is_outdated = |e: &FdbEntry| {
+            finished.is_outdated(&StateKey::from(e))
+                || finished.is_outdated(&StateKey::LinkIdentity(e.bridge))
+                || finished.is_outdated(&StateKey::LinkIdentity(e.port))
+                || finished.is_outdated(&StateKey::PortFdb(e.port))
+                || of_another.contains(&(e.port, e.bridge))
+        };
+        let known = self.fdb.entries();
+        let gone: Vec<_> = known
+            .filter(|e| !is_truncated && !present.contains(&key(e)) && !is_outdated(e))
+            .collect();
+        for entry in gone {
+            self.fdb_gone(entry);
+        }
+        for entry in entries {
+            if !is_outdated(entry) {
+                self.fdb(*entry);
+            }
+        }
+    }
+
+    fn merge_routes(&mut self, finished: &FinishedSnapshot, routes: &[Route], is_truncated: bool) {
+        let present: HashSet<_> = routes.iter().collect();
+        let is_outdated = |r: &Route| {
+            finished.is_outdated(&StateKey::from(r))
+                || finished.is_outdated(&StateKey::LinkRoutes(r.ifindex))
+                || finished.is_outdated(&StateKey::LinkIdentity(r.ifindex))
+        };
+        let known = self.routes.iter();
+        let gone: Vec<_> = known
+            .filter(|r| !is_truncated && !present.contains(r) && !is_outdated(r))
+            .copied()
+            .collect();
+        for route in gone {
+            self.route_gone(&route);
+        }
+        for route in routes {
+            if !is_outdated(route) {
+                self.route(*route, Some(RoutePlace::Last));
+            }
+        }
+    }
+}

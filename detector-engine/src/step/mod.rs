@@ -1,0 +1,417 @@
+//! The engine: one observation in, effects out.
+
+mod anomalies;
+mod beginnings;
+mod bounds;
+mod certain;
+mod claimed;
+mod claims;
+mod decide;
+mod further;
+mod gateways;
+mod loss;
+mod macs;
+mod merge;
+mod networks;
+mod pods;
+mod queries;
+mod restore;
+mod routers;
+mod routing;
+mod self_check;
+mod sweep;
+mod topology;
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    net::IpAddr,
+};
+
+use super::{
+    anomaly::{Anomalies, AnomalyEffect},
+    bridge::Fdb,
+    claimed_addresses::ClaimedAddresses,
+    conflict::{Claimant, Conflict},
+    counts::ClaimCounts,
+    expiry::ExpiryQueue,
+    facts::Facts,
+    further_reads::FurtherReads,
+    hash::HashSet,
+    in_flight_snapshots::{InFlightSnapshots, StateKey},
+    lifecycle::{DecisionTime, Lifecycle},
+    links::{Links, PodDevice},
+    moves::Moves,
+    network::Network,
+    observation::{
+        AssignmentId, IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation, Timestamp,
+        Vlan,
+    },
+    refusals::Refusals,
+    route_lookups::{Dependency, RouteLookups},
+    routes::Routes,
+    self_check::{Discrepancy, PendingDiscrepancies},
+    settings::Settings,
+};
+
+pub use bounds::BoundReached;
+pub use certain::CertainClaim;
+
+/// What follows from an observation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A conflict was found.
+    Raised(Conflict),
+    /// Its claimants, kind, confidence or traffic receiver changed.
+    Updated(Conflict),
+    /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
+    /// more.
+    Resolved(Conflict),
+    /// A pod device appeared, or its peer became known or changed: attach to it, then read its
+    /// namespace.
+    Attach(PodDevice),
+    /// The name or alias of a pod device changed.
+    Renamed(PodDevice),
+    /// A pod device was removed, or is no longer a pod device.
+    Detach {
+        /// The device.
+        device: PodDevice,
+        /// It was up at some time since it was known, so frames may have come in on it.
+        was_up: bool,
+    },
+    /// Take another snapshot of the node: something was lost.
+    Resync,
+    /// A self-check found and corrected a difference from the kernel that no live update explains.
+    Corrected(Discrepancy),
+    /// Take a snapshot of a device: a bound that refused something has room again, or an update of
+    /// its addresses could not be applied.
+    ReadDevice(PodDevice),
+    /// Take another snapshot of the node, although nothing was lost.
+    ReadNode(RereadReason),
+    /// A bound refused something; reported once until it has refused nothing for ten minutes.
+    BoundReached(BoundReached),
+    /// An effect of anomalies.
+    Anomaly(AnomalyEffect),
+}
+
+/// Why the node is read again although nothing was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RereadReason {
+    /// There is room again at a bound of the node that refused something.
+    Room,
+    /// A bridge appeared after entries on it were reported.
+    LateBridge,
+    /// A bridge filters VLANs now, or has another default PVID: no notification names the PVIDs of
+    /// its ports.
+    VlanFiltering,
+}
+
+/// What was dropped at bounds, by kind. All counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropCounters {
+    /// Claims of devices that already have
+    /// [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
+    pub claims: u64,
+    /// Changes of the addresses of devices beyond
+    /// [`Bounds::address_changes`](super::Bounds::address_changes); the devices are read instead.
+    pub address_changes: u64,
+    /// Links.
+    pub links: u64,
+    /// Neighbour entries, forwarding entries and routes.
+    pub kernel_entries: u64,
+    /// Conflicts.
+    pub conflicts: u64,
+    /// Frames of devices that were unknown, or not yet known when the frame arrived.
+    pub unknown_device: u64,
+}
+
+/// One claim, for the list of all claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedClaim {
+    /// The claimed address.
+    pub address: IpAddr,
+    /// The network in which it is claimed.
+    pub network: Network,
+    /// VLAN tags.
+    pub vlan: Vlan,
+    /// The claimant, with its evidence.
+    pub claimant: Claimant,
+}
+
+/// Stores the facts and decides. The flow is described in the documentation of
+/// [`engine`](crate).
+#[derive(Debug)]
+pub struct Engine {
+    settings: Settings,
+    links: Links,
+    facts: Facts,
+    fdb: Fdb,
+    routes: Routes,
+    route_lookups: RouteLookups,
+    in_flight: InFlightSnapshots,
+    discrepancies: PendingDiscrepancies,
+    expiry: ExpiryQueue,
+    moves: Moves,
+    lifecycle: Lifecycle,
+    /// Live claims, without the node's own.
+    claim_counts: ClaimCounts,
+    anomalies: Anomalies,
+    /// The addresses that facts name claimants of, for the kernel programs.
+    claimed: ClaimedAddresses,
+    /// Addresses whose facts changed since that table was last brought up to date.
+    outdated_in_claimed: BTreeSet<IpAddr>,
+    /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
+    changed_claims: Option<BTreeSet<IpAddr>>,
+    /// A snapshot of the whole node was merged at least once.
+    has_full_snapshot: bool,
+    drops: DropCounters,
+    refusals: Refusals,
+    /// Addresses whose facts changed in this step.
+    dirty: BTreeSet<IpAddr>,
+    /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
+    /// is needed.
+    unresolved_links: BTreeSet<IfIndex>,
+    /// Peers with address updates that wait until it is certain whose peer they are; bounded like
+    /// links.
+    deferred_peers: HashSet<Peer>,
+    further_reads: FurtherReads,
+    /// New pod devices by the time until which they wait for the name of their network.
+    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
+    /// Open conflicts of the previous run, until the first full snapshot.
+    restored: restore::RestoredConflicts,
+}
+
+impl Engine {
+    /// An engine without any state.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            lifecycle: Lifecycle::new(settings.id_seed),
+            claim_counts: ClaimCounts::default(),
+            anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+            claimed: ClaimedAddresses::default(),
+            outdated_in_claimed: BTreeSet::new(),
+            changed_claims: None,
+            has_full_snapshot: false,
+            settings,
+            links: Links::default(),
+            facts: Facts::default(),
+            fdb: Fdb::default(),
+            routes: Routes::default(),
+            route_lookups: RouteLookups::default(),
+            in_flight: InFlightSnapshots::default(),
+            discrepancies: PendingDiscrepancies::default(),
+            expiry: ExpiryQueue::default(),
+            moves: Moves::default(),
+            drops: DropCounters::default(),
+            refusals: Refusals::default(),
+            dirty: BTreeSet::new(),
+            unresolved_links: BTreeSet::new(),
+            deferred_peers: HashSet::default(),
+            further_reads: FurtherReads::default(),
+            awaiting_networks: VecDeque::new(),
+            restored: restore::RestoredConflicts::default(),
+        }
+    }
+
+    /// Processes one observation at `now` (not before its own timestamp) and appends what follows
+    /// to `effects`.
+    pub fn step(
+        &mut self,
+        now: Timestamp,
+        observation: TimedObservation,
+        effects: &mut Vec<Effect>,
+    ) {
+        let at = observation.at;
+        match observation.observation {
+            Observation::Link(link) => {
+                self.touch(StateKey::Link(link.ifindex));
+                self.route_lookups.changed(Dependency::Link(link.ifindex));
+                self.link(link, false, at, effects);
+            }
+            Observation::LinkGone(ifindex) => {
+                self.touch(StateKey::Link(ifindex));
+                self.link_gone(ifindex, effects);
+            }
+            Observation::PortVlan(vlan) => {
+                self.touch(StateKey::PortVlan(vlan.ifindex));
+                self.port_vlan(vlan);
+            }
+            Observation::NotificationsLost => self.notifications_lost(),
+            Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
+            Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
+            Observation::PodLink(peer, mac) => self.pod_link(peer, mac, now, effects),
+            Observation::PodAddress(peer, info) => {
+                if self.may_change(peer, info.id(), now, effects) {
+                    self.pod_address(peer, info, at, true);
+                }
+            }
+            Observation::PodAddressGone(peer, id) => {
+                if self.may_change(peer, id, now, effects) {
+                    self.pod_address_gone(peer, id, at, None);
+                }
+            }
+            Observation::HostAddress(ifindex, info) => {
+                self.touch_host_address(ifindex, info.id());
+                self.route_lookups.request(info.address);
+                self.host_address(ifindex, info, at, true);
+            }
+            Observation::HostAddressGone(ifindex, id) => {
+                self.touch_host_address(ifindex, id);
+                self.route_lookups.request(id.address);
+                self.host_address_gone(ifindex, id);
+            }
+            Observation::Neighbour(neighbour) => {
+                let (ifindex, address) = (neighbour.ifindex, neighbour.address);
+                self.touch(StateKey::Neighbour(ifindex, address));
+                // Only a snapshot in flight needs to know, and each update would cost a lookup.
+                if self.in_flight.is_any()
+                    && (neighbour.state == NudState::Reachable
+                        || self.is_other_neighbour(&neighbour))
+                {
+                    self.in_flight
+                        .touch(StateKey::NeighbourEvidence(ifindex, address));
+                }
+                self.route_lookups
+                    .changed(Dependency::Neighbour(ifindex, address));
+                self.neighbour(neighbour, at, true);
+            }
+            Observation::NeighbourGone(ifindex, address) => {
+                self.touch(StateKey::Neighbour(ifindex, address));
+                self.route_lookups
+                    .changed(Dependency::Neighbour(ifindex, address));
+                self.neighbour_gone(ifindex, address, Some(at));
+            }
+            Observation::Fdb(entry) => {
+                self.touch(StateKey::from(&entry));
+                self.route_lookups
+                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
+                self.fdb(entry);
+            }
+            Observation::FdbGone(entry) => {
+                self.touch(StateKey::from(&entry));
+                self.route_lookups
+                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
+                self.fdb_gone(entry);
+            }
+            Observation::Route(route) => self.route_added(route, None),
+            Observation::RouteBeside(route, place) => self.route_added(route, Some(place)),
+            Observation::RouteGone(route) => {
+                self.touch(StateKey::from(&route));
+                self.route_lookups
+                    .request_covered(route.destination, route.prefix_len);
+                self.route_gone(&route);
+            }
+            Observation::RoutingChanged(change) => self.routing_changed(change),
+            Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
+            Observation::Frame(frame) => self.frame(frame, at),
+            Observation::UnansweredProbe(probe) => {
+                let at = DecisionTime {
+                    now,
+                    decided_at: at,
+                };
+                self.unanswered_probe(&probe, at, effects);
+            }
+            Observation::RouterAdvertisement(advertisement) => {
+                let at = DecisionTime {
+                    now,
+                    decided_at: at,
+                };
+                self.router_advertisement(advertisement, at, effects);
+            }
+            Observation::SnapshotStarted(token) => self.in_flight.start(token),
+            Observation::SelfCheckStarted(token) => self.in_flight.start_self_check(token),
+            Observation::SnapshotFailed(token) => self.in_flight.fail(token),
+            Observation::Snapshot(token, scope, snapshot) => {
+                self.merge_snapshot(token, scope, *snapshot, at, effects)
+            }
+        }
+        if !self.deferred_peers.is_empty() {
+            self.read_deferred(effects);
+        }
+        self.apply_pending(
+            DecisionTime {
+                now,
+                decided_at: at,
+            },
+            effects,
+        );
+    }
+
+    /// Whether there is no such neighbour entry, or one with another hardware address.
+    fn is_other_neighbour(&self, neighbour: &Neighbour) -> bool {
+        let facts = self.facts.get(neighbour.address).into_iter();
+        let mut known = facts.flat_map(|facts| &facts.neighbours);
+        let known = known.find(|known| known.ifindex == neighbour.ifindex);
+        known.map(|known| known.lladdr) != neighbour.lladdr
+    }
+
+    /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
+    /// concerned is read, at once or later.
+    fn may_change(
+        &mut self,
+        peer: Peer,
+        id: AssignmentId,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        self.touch_pod_address(peer, id);
+        self.further_changed(peer, now, effects);
+        !self.defer_address_update(peer, effects) && self.spend_change(peer, id.address, now)
+    }
+
+    /// A live update of `key` is about to be applied.
+    fn touch(&mut self, key: StateKey) {
+        self.discrepancies.explain(&key);
+        self.in_flight.touch(key);
+    }
+
+    fn touch_pod_address(&mut self, peer: Peer, id: AssignmentId) {
+        self.touch(StateKey::PodAddress(peer, id.address));
+        self.touch(StateKey::PodAssignment(peer, id));
+    }
+
+    fn touch_host_address(&mut self, ifindex: IfIndex, id: AssignmentId) {
+        self.touch(StateKey::HostAddress(ifindex, id.address));
+        self.touch(StateKey::HostAssignment(ifindex, id));
+    }
+
+    /// When [`Engine::expire`] has to be called next.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        let due = [
+            self.expiry.next_due(),
+            self.lifecycle.next_due(),
+            self.anomalies.next_due(),
+            self.discrepancies.next_due(),
+            self.refusals.next_check(),
+            self.further_reads.next_due(),
+            self.awaiting_networks.front().map(|(due, ..)| *due),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
+    /// Requests what was refused at bounds that have room again.
+    pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        while let Some(address) = self.expiry.pop_due(now) {
+            self.expire_claims(address, now);
+        }
+        while let Some(address) = self.lifecycle.pop_due(now) {
+            self.dirty.insert(address);
+        }
+        self.expire_anomalies(now, effects);
+        self.expire_network_waits(now);
+        while let Some(discrepancy) = self.discrepancies.pop_due(now) {
+            effects.push(Effect::Corrected(discrepancy));
+        }
+        self.read_refused(now, effects);
+        self.read_further(now, effects);
+        self.apply_pending(
+            DecisionTime {
+                now,
+                decided_at: now,
+            },
+            effects,
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! Names of the CNI networks of devices. They matter for ports of switches other than bridges, whose
+//! networks the kernel does not show.
+
+use std::sync::Arc;
+
+use super::{Effect, Engine};
+use crate::{
+    conflict::{ClaimantId, Conflict},
+    lifecycle::DecisionTime,
+    network::Network,
+    observation::{IfIndex, Timestamp},
+    scope::NetworkId,
+};
+
+impl Engine {
+    /// The names of the networks of these devices (index, generation, name) became known.
+    pub fn networks_known(
+        &mut self,
+        now: Timestamp,
+        devices: &[(IfIndex, u64, Arc<str>)],
+        effects: &mut Vec<Effect>,
+    ) {
+        for (ifindex, generation, name) in devices {
+            let network = self.links.cni_networks.id(name);
+            let link = self.links.get_mut(*ifindex);
+            if let Some(link) = link.filter(|link| link.generation == *generation) {
+                link.cni_network = network;
+                self.mark_link_dirty(*ifindex);
+            }
+        }
+        let decided_at = now;
+        self.apply_pending(DecisionTime { now, decided_at }, effects);
+    }
+
+    /// A new pod device waits for the name of its network.
+    pub(super) fn await_network(&mut self, ifindex: IfIndex, at: Timestamp) {
+        let wait = self.settings.cni_network_wait;
+        let Some(link) = self.links.get_mut(ifindex) else {
+            return;
+        };
+        if !wait.is_zero() && self.awaiting_networks.len() < self.settings.bounds.links {
+            link.awaits_network = true;
+            let waiting = (at + wait, ifindex, link.generation);
+            self.awaiting_networks.push_back(waiting);
+        }
+    }
+
+    /// Devices without a name in time are in the network of their switch.
+    pub(super) fn expire_network_waits(&mut self, now: Timestamp) {
+        while let Some((due, ifindex, generation)) = self.awaiting_networks.front().copied()
+            && due <= now
+        {
+            self.awaiting_networks.pop_front();
+            let link = self.links.get_mut(ifindex);
+            let Some(link) = link.filter(|link| link.generation == generation) else {
+                continue;
+            };
+            link.awaits_network = false;
+            let switch = self.links.switch_of(ifindex);
+            if switch.is_some_and(|switch| !self.links.is_bridge(switch)) {
+                self.mark_link_dirty(ifindex);
+            }
+        }
+    }
+
+    /// The network of a restored conflict. Its claimants need not wait for the name again.
+    pub(super) fn restore_network(
+        &mut self,
+        conflict: &Conflict,
+        link: Option<IfIndex>,
+    ) -> NetworkId {
+        let Network::Cni(name) = &conflict.network else {
+            return NetworkId::of_record(conflict.address, &conflict.network, link);
+        };
+        let Some(id) = self.links.cni_networks.id(&name.as_str().into()) else {
+            return NetworkId::Node;
+        };
+        for claimant in conflict.present() {
+            if let ClaimantId::Device(ifindex, generation) = claimant.id
+                && let Some(link) = self.links.get_mut(ifindex)
+                && link.generation == generation
+            {
+                link.cni_network = Some(id);
+            }
+        }
+        NetworkId::Cni(id)
+    }
+}

@@ -1,0 +1,73 @@
+//! A pod device sends router advertisements (`docs/detection-rules.md`, section 14.7).
+//!
+//! Pods on its link that accept them take it for their router and form addresses from its prefixes. A pod that is meant to be a
+//! router has its link-local address in `--allow`, or its device in `--exclude-interfaces`.
+
+use super::{Effect, Engine, anomalies::device_as_holder};
+use crate::{
+    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, AnomalyKind},
+    lifecycle::DecisionTime,
+    links::LinkState,
+    observation::{RouterAdvertisement, Timestamp},
+};
+
+impl Engine {
+    /// A pod advertised itself as a router.
+    pub(super) fn router_advertisement(
+        &mut self,
+        advertisement: RouterAdvertisement,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let RouterAdvertisement {
+            ifindex,
+            source,
+            vlan,
+        } = advertisement;
+        let link = self.links.pod(ifindex);
+        let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
+            self.drops.unknown_device += 1;
+            return;
+        };
+        // Before the first snapshot is merged: the next one will be judged.
+        if !self.has_full_snapshot || self.settings.is_allowed(source) {
+            return;
+        }
+        // One finding for each device, whatever addresses it uses.
+        let device = (ifindex, link.generation);
+        let known = self.anomalies.frames.router(device);
+        let new = || AnomalyKey::of_frames(AnomalyKind::RogueRouter, source, device, vlan);
+        let details = details(link, advertisement);
+        self.frame_seen(known.unwrap_or_else(new), details, at, effects);
+    }
+
+    /// Continues the routers of the previous run whose device still exists.
+    pub(super) fn continue_routers(&mut self, now: Timestamp) {
+        let restored = self.anomalies.open();
+        let routers = restored.filter(|a| a.kind == AnomalyKind::RogueRouter);
+        let surviving: Vec<_> = routers
+            .filter_map(|router| {
+                let holder = router.holder.as_ref()?;
+                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
+                Some((router.id, (link.link.ifindex, link.generation)))
+            })
+            .collect();
+        for (id, device) in surviving {
+            self.anomalies.continue_router(id, device, now);
+        }
+    }
+}
+
+fn details(link: &LinkState, advertisement: RouterAdvertisement) -> AnomalyDetails {
+    AnomalyDetails {
+        cause: AnomalyCause::RouterAdvertisement,
+        holders: vec![device_as_holder(link)],
+        source: None,
+        owner: None,
+        contested: None,
+        detail: format!(
+            "the pod on {} sends router advertisements as {}",
+            link.link.name, advertisement.source
+        ),
+    }
+}

@@ -1,0 +1,73 @@
+//! Compares the state of a device before and after a self-check's snapshot was merged.
+
+use super::{Effect, Engine};
+use crate::{
+    facts::Owner,
+    observation::{IfIndex, Timestamp},
+    self_check::{DeviceState, Discrepancy},
+};
+
+impl Engine {
+    /// What the engine holds about a pod device; `None` if it has no such device, or if it lacks
+    /// some of the state because of a bound.
+    pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
+        let link = &self.links.pod(ifindex)?.link;
+        let has_overflowed = |peer| !self.facts.overflowed_assignments(peer).is_empty();
+        if self.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
+            return None;
+        }
+        let addresses = link.peer.map(|peer| self.facts.assignments(peer));
+        let neighbours = self.facts.owned_by(Owner::Link(ifindex)).into_iter();
+        Some(DeviceState {
+            peer: link.peer,
+            master: link.master,
+            addresses: addresses.into_iter().flatten().collect(),
+            neighbours: neighbours
+                .filter_map(|address| {
+                    let entries = &self.facts.get(address)?.neighbours;
+                    let entry = entries.iter().find(|entry| entry.ifindex == ifindex)?;
+                    Some((address, entry.lladdr))
+                })
+                .collect(),
+        })
+    }
+
+    /// Remembers what the snapshot changed, until a live update explains it or the time for that is
+    /// over.
+    pub(super) fn compare_device(
+        &mut self,
+        ifindex: IfIndex,
+        before: &DeviceState,
+        at: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (Some(after), Some(device)) = (self.device_state(ifindex), self.device(ifindex)) else {
+            return;
+        };
+        for (key, difference) in before.differences(&after, ifindex) {
+            let discrepancy = Discrepancy {
+                device: device.name.clone(),
+                ifindex,
+                difference,
+            };
+            if let Some(discrepancy) = self.discrepancies.add(at, key, discrepancy) {
+                effects.push(Effect::Corrected(discrepancy));
+            }
+        }
+    }
+
+    /// The `count` pod devices that follow the index `after`, or all if there are fewer: in the
+    /// order of their indices, after the highest from the lowest again.
+    #[must_use]
+    pub fn next_devices(&self, after: IfIndex, count: usize) -> Vec<IfIndex> {
+        let pods = self.links.iter().filter(|link| link.is_pod());
+        // Those up to `after` follow those above it.
+        let mut order: Vec<_> = pods
+            .map(|link| link.link.ifindex)
+            .map(|ifindex| (ifindex <= after, ifindex))
+            .collect();
+        order.sort_unstable();
+        order.truncate(count);
+        order.into_iter().map(|(_, ifindex)| ifindex).collect()
+    }
+}

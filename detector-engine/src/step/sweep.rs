@@ -1,0 +1,126 @@
+//! Finds devices that contest many addresses, and marks the conflicts that are part of such a sweep
+//! (`docs/detection-rules.md`, section 14.5).
+
+use std::net::IpAddr;
+
+use super::{Effect, Engine, anomalies::device_as_holder};
+use crate::{
+    anomaly::{AnomalyKind, DeviceKey},
+    conflict::Conflict,
+    lifecycle::DecisionTime,
+    observation::Timestamp,
+};
+
+impl Engine {
+    /// The conflicts of `address` were decided; their effects are those from `first` on.
+    pub(super) fn update_sweeps(
+        &mut self,
+        address: IpAddr,
+        first: usize,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let open = self.lifecycle.open_of(address).map(|(_, c)| c);
+        self.anomalies.sweeps.replace(address, open);
+        if self.has_full_snapshot {
+            for device in self.anomalies.sweeps.contesters_of(address) {
+                self.start_sweep(device, address, first, at, effects);
+            }
+        }
+        self.mark_swept(address, first, at, effects);
+    }
+
+    fn start_sweep(
+        &mut self,
+        device: DeviceKey,
+        address: IpAddr,
+        first: usize,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (links, bounds) = (&self.links, &self.settings.bounds);
+        let holder = || {
+            let link = links.pod(device.0).filter(|l| l.generation == device.1)?;
+            Some(device_as_holder(link))
+        };
+        let mut raised = Vec::new();
+        let has_started = self
+            .anomalies
+            .start_sweep(device, holder, at, bounds, &mut raised);
+        if !has_started {
+            return;
+        }
+        // The finding comes before the conflicts that name it.
+        effects.splice(first..first, raised.into_iter().map(Effect::Anomaly));
+        for other in self.anomalies.sweeps.contested_by(device) {
+            if other != address {
+                self.mark_swept(other, effects.len(), at, effects);
+            }
+        }
+    }
+
+    /// Brings the open conflicts of an address in line with the open sweeps. One that is in an effect
+    /// from `first` on is changed there, for others an update follows.
+    fn mark_swept(
+        &mut self,
+        address: IpAddr,
+        first: usize,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
+        let sweeps = &self.anomalies.sweeps;
+        let open = self.lifecycle.open_of(address);
+        let changed: Vec<_> = open
+            .map(|(_, c)| (c.id, c.sweep, sweeps.sweep_of(address, c.id)))
+            .filter(|(_, before, now)| before != now)
+            .collect();
+        for (id, _, sweep) in changed {
+            let is_it = |conflict: &&mut Conflict| conflict.id == id;
+            let reported = effects[first..]
+                .iter_mut()
+                .filter_map(|effect| match effect {
+                    Effect::Raised(conflict) | Effect::Updated(conflict) => Some(conflict),
+                    _ => None,
+                });
+            let reported = reported.rev().find(is_it);
+            let is_reported = reported.is_some();
+            if let Some(conflict) = reported {
+                conflict.sweep = sweep;
+            }
+            let update = (!is_reported).then_some(&mut *effects);
+            self.lifecycle
+                .set_sweep(address, id, sweep, at, &self.settings, update);
+        }
+    }
+
+    /// Ends and updates sweeps whose check is due, once every conflict is decided.
+    pub(super) fn settle_sweeps(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+        let links = &self.links;
+        let name = |(ifindex, generation): DeviceKey| {
+            let link = links.pod(ifindex).filter(|l| l.generation == generation)?;
+            Some(link.link.name.as_str())
+        };
+        let mut anomaly_effects = Vec::new();
+        let released = self.anomalies.settle_sweeps(name, at, &mut anomaly_effects);
+        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+        for address in released {
+            self.mark_swept(address, effects.len(), at, effects);
+        }
+    }
+
+    /// Continues the sweeps of the previous run whose device still exists.
+    pub(super) fn continue_sweeps(&mut self, now: Timestamp) {
+        let restored = self.anomalies.open();
+        let sweeps = restored.filter(|a| a.kind == AnomalyKind::AddressSweep);
+        let surviving: Vec<_> = sweeps
+            .filter_map(|sweep| {
+                let holder = sweep.holder.as_ref()?;
+                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
+                Some((sweep.id, (link.link.ifindex, link.generation)))
+            })
+            .collect();
+        for (id, device) in surviving {
+            self.anomalies.continue_sweep(id, device, now);
+        }
+    }
+}

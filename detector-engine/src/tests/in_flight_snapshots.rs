@@ -1,0 +1,150 @@
+//! Overlapping snapshots, and the bound on updates recorded while they are in flight.
+
+use super::*;
+use crate::in_flight_snapshots::{InFlightSnapshots, SnapshotOutcome, StateKey};
+
+/// A table row: its label, and what happens to the snapshots in flight.
+type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));
+
+const FIRST: SnapshotToken = SnapshotToken(1);
+const SECOND: SnapshotToken = SnapshotToken(2);
+
+fn is_outdated(outcome: &SnapshotOutcome, key: StateKey) -> Option<bool> {
+    match outcome {
+        SnapshotOutcome::Usable(finished) => Some(finished.is_outdated(&key)),
+        SnapshotOutcome::Superseded | SnapshotOutcome::Unusable => None,
+    }
+}
+
+#[test]
+fn failed_snapshot_keeps_updates_for_later_ones() {
+    let mut snapshots = InFlightSnapshots::default();
+    snapshots.start(FIRST);
+    snapshots.start(SECOND);
+    snapshots.touch(StateKey::Link(1));
+    snapshots.fail(FIRST);
+    let done = snapshots.finish(SECOND, SnapshotScope::Node);
+    assert_eq!(is_outdated(&done, StateKey::Link(1)), Some(true));
+    assert_eq!(is_outdated(&done, StateKey::Link(2)), Some(false));
+}
+
+/// The record is not copied: the one that is merged holds it meanwhile.
+#[test]
+fn merged_snapshot_leaves_the_record_to_those_in_flight() {
+    let mut snapshots = InFlightSnapshots::default();
+    snapshots.start(FIRST);
+    snapshots.touch(StateKey::Link(1));
+    snapshots.start(SECOND);
+    snapshots.touch(StateKey::Link(2));
+    let SnapshotOutcome::Usable(first) = snapshots.finish(FIRST, SnapshotScope::Device(1)) else {
+        panic!("the snapshot was started");
+    };
+    assert!(first.is_outdated(&StateKey::Link(1)));
+    snapshots.touch(StateKey::Link(3));
+    snapshots.merged(first);
+    let second = snapshots.finish(SECOND, SnapshotScope::Device(2));
+    for (ifindex, outdated) in [(1, false), (2, true), (3, true), (4, false)] {
+        let key = StateKey::Link(ifindex);
+        assert_eq!(is_outdated(&second, key), Some(outdated), "{ifindex}");
+    }
+}
+
+#[test]
+fn device_snapshot_does_not_supersede_a_node_snapshot() {
+    let mut snapshots = InFlightSnapshots::default();
+    snapshots.start(FIRST);
+    snapshots.start(SECOND);
+    snapshots.finish(SECOND, SnapshotScope::Device(1));
+    let done = snapshots.finish(FIRST, SnapshotScope::Node);
+    assert_eq!(is_outdated(&done, StateKey::Link(1)), Some(false));
+}
+
+#[test]
+fn recorded_updates_are_bounded_per_snapshot() {
+    const MAX: u32 = 262_144;
+    let mut snapshots = InFlightSnapshots::default();
+    for (changes, usable) in [(MAX, true), (MAX + 1, false), (1, true)] {
+        snapshots.start(FIRST);
+        for ifindex in 0..changes {
+            snapshots.touch(StateKey::Link(ifindex));
+        }
+        snapshots.touch(StateKey::Link(0));
+        let done = snapshots.finish(FIRST, SnapshotScope::Node);
+        assert_eq!(
+            is_outdated(&done, StateKey::Link(0)),
+            usable.then_some(true),
+            "{changes} changes"
+        );
+    }
+}
+
+#[test]
+fn updates_outside_a_snapshot_are_not_kept() {
+    const MAX: u32 = 262_144;
+    let fill = |snapshots: &mut InFlightSnapshots| {
+        for ifindex in 0..MAX {
+            snapshots.touch(StateKey::Link(ifindex));
+        }
+    };
+    let cases: [SnapshotsCase; 4] = [
+        ("none in flight", &|snapshots| fill(snapshots)),
+        ("failed", &|snapshots| {
+            snapshots.start(FIRST);
+            fill(snapshots);
+            snapshots.fail(FIRST);
+        }),
+        ("device finished", &|snapshots| {
+            snapshots.start(FIRST);
+            fill(snapshots);
+            snapshots.finish(FIRST, SnapshotScope::Device(1));
+        }),
+        ("overflowed", &|snapshots| {
+            snapshots.start(FIRST);
+            fill(snapshots);
+            snapshots.touch(StateKey::Link(MAX));
+        }),
+    ];
+    for (case, run) in cases {
+        let mut snapshots = InFlightSnapshots::default();
+        run(&mut snapshots);
+        snapshots.start(SECOND);
+        snapshots.touch(StateKey::Link(MAX));
+        let done = snapshots.finish(SECOND, SnapshotScope::Node);
+        assert_eq!(
+            is_outdated(&done, StateKey::Link(MAX)),
+            Some(true),
+            "{case}"
+        );
+        assert_eq!(is_outdated(&done, StateKey::Link(0)), Some(false), "{case}");
+    }
+}
+
+#[test]
+fn assignments_of_an_address_are_touched_each() {
+    for prefix_len in [0, 24, 32] {
+        let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
+        let mut snapshots = InFlightSnapshots::default();
+        snapshots.start(FIRST);
+        snapshots.touch(StateKey::PodAssignment(peer(1), id));
+        snapshots.touch(StateKey::PodAddress(peer(1), ip("10.0.0.1")));
+        snapshots.touch(StateKey::HostAssignment(9, id));
+        snapshots.touch(StateKey::HostAddress(9, ip("10.0.0.1")));
+        let SnapshotOutcome::Usable(done) = snapshots.finish(FIRST, SnapshotScope::Node) else {
+            panic!("/{prefix_len}: the snapshot was started");
+        };
+        let other = assigned_with_prefix("10.0.0.1", 8).id();
+        for (key, outdated) in [
+            (StateKey::PodAssignment(peer(1), id), true),
+            (StateKey::PodAssignment(peer(1), other), false),
+            (StateKey::PodAddress(peer(1), ip("10.0.0.1")), true),
+            (StateKey::PodAddress(peer(1), ip("10.0.0.2")), false),
+            (StateKey::PodAddress(peer(2), ip("10.0.0.1")), false),
+            (StateKey::HostAssignment(9, id), true),
+            (StateKey::HostAssignment(9, other), false),
+            (StateKey::HostAddress(9, ip("10.0.0.1")), true),
+            (StateKey::HostAddress(8, ip("10.0.0.1")), false),
+        ] {
+            assert_eq!(done.is_outdated(&key), outdated, "/{prefix_len} {key:?}");
+        }
+    }
+}

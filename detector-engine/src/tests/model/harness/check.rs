@@ -1,0 +1,177 @@
+//! What must hold after every observation.
+
+use super::*;
+use crate::repeats::QUIET;
+
+/// Timers run only while time passes, and each operation takes a millisecond.
+const SLACK: Duration = Duration::from_secs(1);
+
+impl Harness {
+    /// Checks the order of effects and, if in sync, that the open conflicts are the expected ones.
+    /// The route lookups that they lead to are answered first, unless a batch is in flight.
+    pub(super) fn check(&mut self, mut effects: Vec<Effect>) -> TestCaseResult {
+        while self.lookups.is_none() && self.engine.has_route_lookups() {
+            let answers = self.answer_lookups();
+            self.step_answers(answers, &mut effects);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Raised(conflict) => {
+                    let is_again = self.closed.remove(&conflict.id);
+                    prop_assert_eq!(is_again, conflict.repeats > 0, "raised again");
+                    prop_assert!(conflict.resolved_at.is_none());
+                    let key = |c: &Conflict| (c.address, c.network.clone(), c.vlan);
+                    prop_assert!(
+                        self.open.values().all(|c| key(c) != key(&conflict)),
+                        "raised although it is open"
+                    );
+                    let before = self.open.insert(conflict.id, conflict);
+                    prop_assert!(before.is_none(), "raised twice");
+                }
+                Effect::Updated(conflict) => {
+                    let before = self.open.insert(conflict.id, conflict.clone());
+                    prop_assert!(before.is_some(), "updated before it was raised");
+                    let before = before.expect("is some");
+                    // Of the node's own claim, the expected form lacks the link; of all, the interface's hardware address.
+                    let shown = |c: &Conflict| {
+                        let devices = c.present().map(|c| {
+                            let assigned = |e: &&Evidence| e.kind == EvidenceKind::Address;
+                            let macs = c.evidence.iter().filter(assigned).map(|e| e.mac);
+                            (c.device.clone(), macs.collect::<Vec<_>>())
+                        });
+                        (expected_form(c), devices.collect::<Vec<_>>(), c.sweep)
+                    };
+                    // What changes while an update waits may change back.
+                    let waits =
+                        self.starts % 2 == 1 || self.restored_waiting.contains(&conflict.id);
+                    prop_assert!(
+                        waits || shown(&before) != shown(&conflict),
+                        "nothing changed"
+                    );
+                    prop_assert_eq!(before.raised_at, conflict.raised_at);
+                }
+                Effect::Resolved(conflict) => {
+                    prop_assert!(
+                        self.open.remove(&conflict.id).is_some(),
+                        "resolved unraised"
+                    );
+                    prop_assert!(self.closed.insert(conflict.id), "resolved twice");
+                    prop_assert!(conflict.resolved_at.is_some());
+                }
+                Effect::Attach(device) | Effect::ReadDevice(device) => {
+                    if self.stage != SyncStage::Synced {
+                        self.attach.insert(device.ifindex);
+                    }
+                }
+                Effect::Corrected(found) => {
+                    prop_assert!(false, "a self-check found {found:?}");
+                }
+                // The model reports every PVID, with or without filtering.
+                Effect::ReadNode(RereadReason::VlanFiltering) => {}
+                Effect::Anomaly(effect) => self.sweeps.report(&effect, self.world.now)?,
+                Effect::Renamed(_) | Effect::Detach { .. } => {}
+                Effect::ReadNode(RereadReason::Room) | Effect::BoundReached(_) => {
+                    prop_assert!(false, "the bounds are far away: {:?}", effect);
+                }
+                Effect::Resync | Effect::ReadNode(RereadReason::LateBridge) => {
+                    self.resync_requested = true;
+                }
+            }
+        }
+        assert_counts(&self.engine, self.world.now);
+        prop_assert_eq!(self.engine.outdated_claimed(), Vec::<IpAddr>::new());
+        let links = self.world.links.iter();
+        let without_peer = links.filter(|(_, device)| device.link.peer.is_none());
+        self.world.former_namespaces = without_peer
+            .filter_map(|(ifindex, _)| Some((*ifindex, self.engine.namespace_of(*ifindex)?)))
+            .collect();
+        if self.engine.is_restoring() {
+            return Ok(());
+        }
+        let conflicts = self.engine.conflicts(self.world.now);
+        let (waiting, settled): (Vec<_>, Vec<_>) = conflicts
+            .iter()
+            .partition(|c| self.engine.has_unreported_change(c));
+        for conflict in &waiting {
+            let since = self.world.now.since(conflict.updated_at);
+            prop_assert!(since < UPDATE_INTERVAL + SLACK, "a change is not reported");
+        }
+        let is_waiting = |c: &&Conflict| waiting.iter().any(|waits| waits.id == c.id);
+        let reported = self.open.values().filter(|c| !is_waiting(c));
+        let mut reported: Vec<_> = reported.map(expected_form).collect();
+        reported.sort();
+        for conflict in &settled {
+            let reported = self.open.get(&conflict.id).map(|c| c.sweep);
+            prop_assert_eq!(reported, Some(conflict.sweep), "the reported sweep");
+        }
+        self.sweeps.check(&self.engine, self.world.now)?;
+        let now = self.world.now;
+        for since in conflicts.iter().filter_map(|c| c.quiet_since) {
+            prop_assert!(now.since(since) < QUIET + SLACK, "an end is not reported");
+        }
+        let mut open: Vec<_> = settled.iter().map(|c| expected_form(c)).collect();
+        open.sort();
+        prop_assert_eq!(
+            &reported,
+            &open,
+            "reported conflicts differ from the open ones"
+        );
+        if self.stage == SyncStage::Synced {
+            self.check_beginnings(&conflicts)?;
+            // One that has begun again is open for a while after its end.
+            let active = conflicts.iter().filter(|c| c.quiet_since.is_none());
+            let mut open: Vec<_> = active.map(expected_form).collect();
+            open.sort();
+            let mut expected = self.world.expected(&addresses());
+            if self.lookups.is_some() {
+                for conflict in open.iter_mut().chain(&mut expected) {
+                    conflict.traffic_goes_to = None;
+                }
+                open.sort();
+                expected.sort();
+            }
+            prop_assert_eq!(open, expected);
+        }
+        Ok(())
+    }
+}
+
+impl Harness {
+    /// An address that is reported once its duplicate address detection has failed was there before.
+    fn check_beginnings(&self, conflicts: &[Conflict]) -> TestCaseResult {
+        for conflict in conflicts {
+            let failed = conflict.present().filter(|claimant| {
+                let is_pod = matches!(claimant.id, ClaimantId::Device(..));
+                let device = self.world.links.get(&claimant.ifindex);
+                is_pod && device.is_some_and(|device| device.failed.contains(&conflict.address))
+            });
+            let assigned = failed.flat_map(|claimant| &claimant.evidence);
+            for evidence in assigned.filter(|e| e.kind == EvidenceKind::Address) {
+                prop_assert!(!evidence.beginning.is_known(), "{:?}", evidence);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expected_form(conflict: &Conflict) -> Expected {
+    Expected {
+        address: conflict.address,
+        // While it is open, its network keeps the name of a link that is renamed.
+        network: match conflict.network.to_string() {
+            name if name.starts_with("link:") => "link".to_owned(),
+            name => name,
+        },
+        vlan: (conflict.vlan.outer, conflict.vlan.inner),
+        kind: conflict.kind,
+        confidence: conflict.confidence,
+        claimants: conflict
+            .present()
+            .map(|c| match c.id {
+                ClaimantId::Host => "node".to_owned(),
+                _ => claimant_text(c),
+            })
+            .collect(),
+        traffic_goes_to: conflict.traffic_goes_to.clone(),
+    }
+}
