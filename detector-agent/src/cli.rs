@@ -4,11 +4,11 @@
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use detector_event::guidance::StatusPageUrl;
 use ipnet::IpNet;
 
 use crate::{
     agent_client::{AgentAddress, Client, ClientError},
-    event::guidance::StatusPageUrl,
     fleet::FleetSettings,
     http::Listen,
     instance::socket_path,

@@ -1,6 +1,6 @@
 //! The node agent: observes the kernel, tracks which device claims which address, and reports conflicts.
 //!
-//! The modules follow the data flow: [`observe`] → [`detector_engine`] → [`event`] → [`sinks`] and [`http`]; [`pods`] looks up the
+//! The modules follow the data flow: [`observe`] → [`detector_engine`] → [`detector_event`] → [`sinks`] and [`http`]; [`pods`] looks up the
 //! pod of each device.
 //!
 //! Without the feature `node` only what `kubectl ipconflict` needs is left: it then depends neither on eBPF nor on netlink and
@@ -25,11 +25,8 @@ pub mod cli;
 pub mod clock;
 #[cfg(feature = "node")]
 pub mod config;
-pub mod counted;
 #[cfg(feature = "node")]
 pub mod descriptors;
-pub mod error_chain;
-pub mod event;
 #[cfg(feature = "node")]
 pub mod event_loop;
 #[cfg(feature = "node")]

@@ -2,13 +2,13 @@
 
 use std::io;
 
+use detector_event::clean_log_line;
 use tracing::{Level, enabled};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     cli::LogFormat,
-    event::clean_log_line,
     observe::ebpf::{KERNEL_LOG_TARGET, KernelLog},
 };
 

@@ -6,9 +6,9 @@ use detector_agent::{
     agent, check, cleanup,
     cli::{Cli, Command},
     config::{self, ConfigError},
-    counted::counted,
     logging, name_service, packaging, watch,
 };
+use detector_event::counted;
 
 /// Exit code for an incomplete check and for every failure.
 const FAILED: u8 = 2;

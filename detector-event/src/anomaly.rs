@@ -12,10 +12,7 @@ use super::{
     Guidance, SubjectState, clean,
     names::{self, ContractName},
 };
-use crate::{
-    clock::{Moment, WallTime},
-    pods::{Pod, PodAnswer},
-};
+use crate::{Moment, Pod, PodAnswer, WallTime};
 
 /// Why an anomaly was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     AnomalyEvent, Change, ClaimantData, ContractName, Event, ResolvedBecause, SubjectState,
 };
-use crate::{clock::WallTime, pods::Pod};
+use crate::{Pod, WallTime};
 
 /// An event about a conflict or about an anomaly. Cheap to clone; as JSON it is the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -322,7 +322,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)] // a test that cannot set itself up fails
 
     use super::*;
-    use crate::event::samples;
+    use crate::samples;
 
     #[test]
     fn a_newly_known_pod_is_a_change_and_an_unknown_one_is_not() {

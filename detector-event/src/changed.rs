@@ -7,7 +7,7 @@ use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimantData, ConflictData};
-use crate::pods::Pod;
+use crate::Pod;
 
 /// A part of a conflict that an updating event names as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -82,12 +82,13 @@ fn has_other_pod((before, now): &(ClaimantDigest, ClaimantDigest)) -> bool {
 
 impl ConflictData {
     /// Names what differs from the last event about the conflict.
-    pub(crate) fn compare_with(&mut self, last: &Reported) {
+    pub fn compare_with(&mut self, last: &Reported) {
         self.changed = ChangedField::between(&last.digest, &self.digest());
     }
 
     /// What the next event about the conflict is compared with, and the API shows of this one.
-    pub(crate) fn reported(&self) -> Reported {
+    #[must_use]
+    pub fn reported(&self) -> Reported {
         Reported {
             latency_us: self.latency_us,
             digest: self.digest(),
@@ -160,7 +161,7 @@ mod tests {
     use detector_engine::{Confidence, EvidenceDetail};
 
     use super::*;
-    use crate::event::{Change, NewestBy, samples};
+    use crate::{Change, NewestBy, samples};
 
     fn changed(change: impl FnOnce(&mut ConflictData)) -> Vec<ChangedField> {
         let before = samples::event("1", Change::Raised, "c", "10.0.0.1").data;
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn times_alone_are_no_change() {
-        let later = crate::clock::WallTime::now();
+        let later = crate::WallTime::now();
         assert_eq!(
             changed(|c| {
                 c.updated_at = later;

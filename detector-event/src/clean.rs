@@ -16,7 +16,8 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// A line of the log, which has escaped control characters and colours.
-pub(crate) fn clean_log_line(line: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn clean_log_line(line: &str) -> Cow<'_, str> {
     replace(line, |c| !c.is_control() && is_invisible(c))
 }
 

@@ -9,10 +9,7 @@ use detector_engine::{
 use serde::{Deserialize, Serialize};
 
 use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
-use crate::{
-    clock::{Moment, WallTime},
-    pods::{Pod, PodAnswer},
-};
+use crate::{Moment, Pod, PodAnswer, WallTime};
 
 /// A conflict as events, the API and `check` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

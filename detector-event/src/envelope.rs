@@ -9,7 +9,7 @@ use super::{
     conflict::ConflictData,
     names::{self, ContractName},
 };
-use crate::clock::WallTime;
+use crate::WallTime;
 
 /// What happened to a conflict or an anomaly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind};
 
 use super::{AnomalyData, SubjectKind};
-use crate::health::Role;
+use crate::Role;
 
 /// Where the documentation is published.
 const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
@@ -169,7 +169,7 @@ impl FromStr for StatusPageUrl {
         let expected =
             "expected an http or https URL such as https://ipconflict.example.org/{node}/";
         let url = Self(text.to_owned());
-        let uri: hyper::Uri = url.of_node("node").parse().map_err(|_| expected)?;
+        let uri: http::Uri = url.of_node("node").parse().map_err(|_| expected)?;
         let has_host = uri.host().is_some_and(|host| !host.is_empty());
         if matches!(uri.scheme_str(), Some("http" | "https")) && has_host {
             Ok(url)

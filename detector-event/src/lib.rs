@@ -1,29 +1,35 @@
 //! Events about conflicts and anomalies: typed until they are serialised, and their wording for people.
+//!
+//! What the agent, its clients and the kubectl plugin share: the shapes of the API's answers, pods, times and texts. No I/O.
 
 mod anomaly;
 mod any_event;
 mod changed;
 mod clean;
 mod conflict;
+mod counted;
 mod envelope;
+pub mod error_chain;
 pub mod guidance;
 mod maker;
-pub(crate) mod names;
+pub mod names;
 mod newest;
 pub mod next_step;
+mod part;
+mod pod;
 pub mod row;
-#[cfg(test)]
-pub(crate) mod samples;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 pub mod summary;
 pub mod text;
+mod time;
 
 pub use anomaly::{AnomalyData, ResolvedBecause};
 pub use any_event::{AnyEvent, SubjectId, SubjectKind};
 pub use changed::ChangedField;
-pub use clean::clean;
-#[cfg(feature = "node")]
-pub(crate) use clean::clean_log_line;
+pub use clean::{clean, clean_log_line};
 pub use conflict::{ClaimData, ClaimantData, ConflictData, EvidenceData};
+pub use counted::counted;
 pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,
@@ -32,3 +38,6 @@ pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;
 pub use newest::NewestBy;
 pub use next_step::Guidance;
+pub use part::{PartReport, Role, State};
+pub use pod::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Owner, Pod, PodAnswer, Via};
+pub use time::{Moment, WallTime};

@@ -8,7 +8,7 @@ use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
     SpecVersion,
 };
-use crate::{clock::Moment, pods::PodAnswer};
+use crate::{Moment, PodAnswer};
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]
@@ -77,43 +77,46 @@ impl EventMaker {
         Self { cluster, ..self }
     }
 
-    /// The event for `change` of `subject`. `pods` looks up a claimant's pod without waiting.
+    /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.
     pub fn any_event(
         &mut self,
+        moment: &Moment,
         change: Change,
         subject: EventSubject<'_>,
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> AnyEvent {
         match subject {
-            EventSubject::Conflict(conflict) => self.event(change, conflict, pods).into(),
-            EventSubject::Anomaly(anomaly) => self.anomaly_event(change, anomaly, pods).into(),
+            EventSubject::Conflict(conflict) => self.event(moment, change, conflict, pods).into(),
+            EventSubject::Anomaly(anomaly) => {
+                self.anomaly_event(moment, change, anomaly, pods).into()
+            }
         }
     }
 
     /// The event for `change` of `conflict`; see [`EventMaker::any_event`].
     pub fn event(
         &mut self,
+        moment: &Moment,
         change: Change,
         conflict: &Conflict,
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> Event {
-        let moment = Moment::now();
-        let mut data = ConflictData::new(&self.node, &moment, conflict, pods);
+        let mut data = ConflictData::new(&self.node, moment, conflict, pods);
         data.cluster.clone_from(&self.cluster);
-        self.envelope(EventType::conflict(change), conflict.address, &moment, data)
+        self.envelope(EventType::conflict(change), conflict.address, moment, data)
     }
 
     /// The event for `change` of `anomaly`; see [`EventMaker::any_event`].
     pub fn anomaly_event(
         &mut self,
+        moment: &Moment,
         change: Change,
         anomaly: &Anomaly,
         pods: impl Fn(&Claimant) -> PodAnswer,
     ) -> AnomalyEvent {
-        let moment = Moment::now();
-        let mut data = AnomalyData::new(&self.node, &moment, anomaly, pods);
+        let mut data = AnomalyData::new(&self.node, moment, anomaly, pods);
         data.cluster.clone_from(&self.cluster);
-        self.envelope(EventType::anomaly(change), anomaly.address, &moment, data)
+        self.envelope(EventType::anomaly(change), anomaly.address, moment, data)
     }
 
     fn envelope<D>(

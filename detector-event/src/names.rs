@@ -71,17 +71,25 @@ impl<T: ContractName> de::Visitor<'_> for NameVisitor<T> {
 }
 
 /// `#[serde(with = "name")]` for a [`ContractName`].
-pub(crate) mod name {
+pub mod name {
     use super::*;
 
-    pub(crate) fn serialize<T: ContractName, S: Serializer>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: ContractName, S: Serializer>(
         value: &T,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(value.contract_name())
     }
 
-    pub(crate) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<T, D::Error> {
         deserializer.deserialize_str(NameVisitor(std::marker::PhantomData))
@@ -89,12 +97,16 @@ pub(crate) mod name {
 }
 
 /// `#[serde(default, with = "optional_name")]` for an optional [`ContractName`].
-pub(crate) mod optional_name {
+pub mod optional_name {
     use serde::Deserialize;
 
     use super::*;
 
-    pub(crate) fn serialize<T: ContractName, S: Serializer>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: ContractName, S: Serializer>(
         value: &Option<T>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -104,7 +116,11 @@ pub(crate) mod optional_name {
         }
     }
 
-    pub(crate) fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
         struct Named<T>(T);
@@ -120,7 +136,7 @@ pub(crate) mod optional_name {
 }
 
 /// `#[serde(default, with = "optional_mac")]` for an optional MAC address, `aa:bb:cc:dd:ee:ff`.
-pub(crate) mod optional_mac {
+pub mod optional_mac {
     use std::borrow::Cow;
 
     use detector_engine::Mac;
@@ -129,17 +145,22 @@ pub(crate) mod optional_mac {
     use super::*;
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(crate) fn serialize<S: Serializer>(
-        mac: &Option<Mac>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// For serde.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(mac: &Option<Mac>, serializer: S) -> Result<S::Ok, S::Error> {
         match mac {
             Some(mac) => serializer.collect_str(mac),
             None => serializer.serialize_none(),
         }
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Mac>, D::Error> {
         let text = Option::<Cow<'de, str>>::deserialize(deserializer)?;
@@ -153,14 +174,18 @@ pub(crate) mod optional_mac {
 }
 
 /// `#[serde(default, with = "optional_seconds")]` for an optional time span in seconds, with a fraction.
-pub(crate) mod optional_seconds {
+pub mod optional_seconds {
     use std::time::Duration;
 
     use serde::Deserialize;
 
     use super::*;
 
-    pub(crate) fn serialize<S: Serializer>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(
         span: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -170,7 +195,11 @@ pub(crate) mod optional_seconds {
         }
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    /// For serde.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
         let seconds = Option::<f64>::deserialize(deserializer)?;

@@ -4,7 +4,7 @@ use detector_engine::{ConflictKind, EvidenceKind};
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimantData, ConflictData};
-use crate::{clock::WallTime, pods::Pod};
+use crate::{Pod, WallTime};
 
 /// How a claimant is known to be the newest of a conflict, best source first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::event::{Change, samples};
+    use crate::{Change, samples};
 
     fn time(text: &str) -> Option<WallTime> {
         Some(format!("2026-11-21T{text}Z").parse().unwrap())

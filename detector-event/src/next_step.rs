@@ -260,7 +260,7 @@ mod tests {
     use detector_engine::EvidenceKind;
 
     use super::*;
-    use crate::event::samples;
+    use crate::samples;
 
     #[test]
     fn conflict_of_a_sweep_leads_to_the_sweep() {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::{AnomalyData, ClaimantData, ConflictData, Guidance, SubjectId, clean, text};
-use crate::clock::WallTime;
+use crate::WallTime;
 
 /// Width between two names.
 const SPACING: usize = 2;

@@ -11,18 +11,15 @@ use super::{
     AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
     EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
 };
-use crate::{
-    clock::WallTime,
-    pods::{Pod, Via},
-};
+use crate::{Pod, Via, WallTime};
 
 /// The time of every sample.
-pub(crate) fn time() -> WallTime {
+pub fn time() -> WallTime {
     parsed("2026-11-21T01:02:03.123456Z")
 }
 
 /// The id that stands for a name in tests: its last 16 bytes.
-pub(crate) fn conflict_id(name: &str) -> ConflictId {
+pub fn conflict_id(name: &str) -> ConflictId {
     let id = name
         .bytes()
         .fold(0, |id, byte| (id << 8) | u128::from(byte));
@@ -30,7 +27,7 @@ pub(crate) fn conflict_id(name: &str) -> ConflictId {
 }
 
 /// The same, as [`super::AnyEvent::subject_id`] gives it.
-pub(crate) fn subject_id(name: &str) -> SubjectId {
+pub fn subject_id(name: &str) -> SubjectId {
     conflict_id(name).into()
 }
 
@@ -40,7 +37,7 @@ fn parsed<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
 }
 
 /// The engine's conflict about an address, without claimants; its id is that of the address as a name.
-pub(crate) fn conflict(address: &str) -> Conflict {
+pub fn conflict(address: &str) -> Conflict {
     Conflict {
         id: conflict_id(address),
         address: parsed(address),
@@ -63,7 +60,8 @@ pub(crate) fn conflict(address: &str) -> Conflict {
     }
 }
 
-pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
+/// A claimant of an event, in a pod or not known to be in one.
+pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
     ClaimantData {
         node: "n".to_owned(),
         device: device.to_owned(),
@@ -90,7 +88,7 @@ pub(crate) fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
 }
 
 /// An event about the conflict with the id [`conflict_id`]`(conflict)`.
-pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
+pub fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
     let is_resolved = change == Change::Resolved;
     let address: IpAddr = parsed(address);
     let mut event = Event {
@@ -133,17 +131,17 @@ pub(crate) fn event(id: &str, change: Change, conflict: &str, address: &str) -> 
 }
 
 /// Raised for an address, which also names the conflict.
-pub(crate) fn raised(address: &str) -> Event {
+pub fn raised(address: &str) -> Event {
     event("1", Change::Raised, address, address)
 }
 
 /// Resolved for an address.
-pub(crate) fn resolved(address: &str) -> Event {
+pub fn resolved(address: &str) -> Event {
     event("2", Change::Resolved, address, address)
 }
 
 /// A live address that IPAM has recorded as free.
-pub(crate) fn drift(address: &str) -> AnomalyEvent {
+pub fn drift(address: &str) -> AnomalyEvent {
     let ip: IpAddr = parsed(address);
     let mut event = AnomalyEvent {
         specversion: SpecVersion::V1,
@@ -189,7 +187,7 @@ pub(crate) fn drift(address: &str) -> AnomalyEvent {
 }
 
 /// A device that contests addresses, of which `address` is the first.
-pub(crate) fn sweep(address: &str) -> AnomalyEvent {
+pub fn sweep(address: &str) -> AnomalyEvent {
     let mut event = drift(address);
     event.data = AnomalyData {
         kind: AnomalyKind::AddressSweep,

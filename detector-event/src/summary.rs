@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use detector_engine::{AnomalyKind, ConflictKind, ConflictScope, Network, ResolveReason};
 
 use super::{AnomalyData, ClaimantData, ConflictData, ResolvedBecause, text::receives_traffic};
-use crate::pods::Pod;
+use crate::Pod;
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;
@@ -205,7 +205,7 @@ pub fn pod_name(pod: &Pod) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::samples;
+    use crate::samples;
 
     #[test]
     fn address_has_its_network_and_vlan() {

@@ -11,7 +11,7 @@ use super::{
     AnomalyData, ClaimantData, ConflictData, clean,
     summary::{self, scoped_address},
 };
-use crate::clock::WallTime;
+use crate::WallTime;
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +284,7 @@ mod tests {
     use detector_engine::Network;
 
     use super::*;
-    use crate::event::{Change, samples};
+    use crate::{Change, samples};
 
     fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         samples::claimant(device, pod)

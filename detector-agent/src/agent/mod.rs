@@ -24,17 +24,17 @@ mod watchdog;
 use std::{io, sync::Arc, time::Duration};
 
 use detector_engine::Engine;
+use detector_event::{EventMaker, Role};
 use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
     descriptors,
-    event::EventMaker,
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
     },
     fleet::{self, Feed},
-    health::{Health, Role, SourceHealth},
+    health::{Health, SourceHealth},
     http::{self, Endpoints, HttpError},
     instance::{Instance, InstanceError},
     ipam,

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use detector_engine::Engine;
+use detector_event::{Role, counted};
 use tracing::info;
 
 use super::AgentError;
 use crate::{
-    counted::counted,
-    health::{Health, Role},
+    health::Health,
     metrics::Metrics,
     persist::{self, PersistenceHandle, PersistenceThread, store::Store},
 };

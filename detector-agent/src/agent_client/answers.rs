@@ -1,11 +1,7 @@
 //! What an agent answers.
 
+use detector_event::{AnomalyData, ClaimData, ConflictData, PartReport, Role, State};
 use serde::Deserialize;
-
-use crate::{
-    event::{AnomalyData, ClaimData, ConflictData},
-    health::{PartReport, Role, State},
-};
 
 /// The response of `/api/v1/conflicts`.
 #[derive(Clone, Debug, Deserialize)]
@@ -93,7 +89,7 @@ impl AgentStatus {
             role: *role,
             state: *state,
             detail: "detail".to_owned(),
-            since: crate::clock::WallTime::now(),
+            since: detector_event::WallTime::now(),
             runbook_url: None,
         };
         Self {

@@ -17,6 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use detector_event::ClaimData;
 use http_body_util::Empty;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -34,7 +35,6 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::event::ClaimData;
 pub use answers::{AgentStatus, Gap, Overview};
 use answers::{OpenAnomalies, OpenClaims};
 pub use error::ClientError;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use detector_event::{PartReport, Role, State, WallTime};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -11,8 +12,6 @@ use super::{
 use crate::{
     agent_client::{AgentStatus, Client, ClientError, Overview},
     cli::AgentArgs,
-    clock::WallTime,
-    health::{PartReport, Role, State},
 };
 
 /// How long to wait for an agent that is starting, or reading the kernel state again after a loss.

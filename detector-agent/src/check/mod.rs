@@ -7,10 +7,11 @@ mod report;
 
 use std::io::{self, Write as _};
 
+use detector_event::text::Colour;
+
 use crate::{
     agent_client::{ClientError, Gap},
     cli::{CheckArgs, CheckFormat},
-    event::text::Colour,
     node::NodeNameError,
     observe::netlink::{OpenError, PatternError, ReadError},
 };

@@ -10,6 +10,7 @@ use detector_engine::{
     AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PoolUpdate,
     Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
 };
+use detector_event::{AnomalyData, ConflictData, counted};
 
 use super::{
     CheckError,
@@ -18,9 +19,7 @@ use super::{
 use crate::{
     agent_client::Gap,
     cli::CheckArgs,
-    clock::{self, Moment},
-    counted::counted,
-    event::{AnomalyData, ConflictData},
+    clock::{self},
     ipam,
     kube_client::KubeClient,
     node,
@@ -92,7 +91,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let devices = found.pods.iter().chain(&found.details);
     engine.pod_records_known(now, pods.known_pods(devices), &mut Vec::new());
     let conflicts = engine.conflicts(now);
-    let moment = Moment::now();
+    let moment = clock::moment();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
         .map(|conflict| ConflictData {

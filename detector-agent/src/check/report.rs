@@ -2,16 +2,13 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use detector_event::{
+    AnomalyData, ConflictData, WallTime, clean,
+    text::{Claimants, Colour, anomaly_lines, conflict_table, reasons},
+};
 use serde_json::{Value, json};
 
-use crate::{
-    agent_client::Gap,
-    clock::WallTime,
-    event::{
-        AnomalyData, ConflictData, clean,
-        text::{Claimants, Colour, anomaly_lines, conflict_table, reasons},
-    },
-};
+use crate::agent_client::Gap;
 
 /// What a single look cannot know about a conflict or an anomaly: ids and times.
 const UNKNOWN_TO_A_LOOK: [&str; 9] = [
@@ -223,8 +220,9 @@ fn remove_unknown(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use detector_event::samples;
+
     use super::*;
-    use crate::event::samples;
 
     fn findings(source: Source) -> Findings {
         Findings {

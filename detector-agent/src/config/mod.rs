@@ -12,11 +12,9 @@ mod sinks;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
+use detector_event::counted;
 
-use crate::{
-    cli::{Cli, Command},
-    counted::counted,
-};
+use crate::cli::{Cli, Command};
 use file::ConfigFile;
 
 /// Why the settings cannot be used.
@@ -98,9 +96,10 @@ mod tests {
     use std::io::Write;
 
     use detector_engine::{AnomalyKind, ConflictKind};
+    use detector_event::SubjectKind;
 
     use super::*;
-    use crate::{cli::RunArgs, event::SubjectKind, sinks::settings::Format};
+    use crate::{cli::RunArgs, sinks::settings::Format};
 
     fn run_with(file: &str, flags: &[&str]) -> Result<RunArgs, ConfigError> {
         let mut config = tempfile::NamedTempFile::new().unwrap();

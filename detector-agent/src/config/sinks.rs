@@ -7,6 +7,7 @@ use std::{
 };
 
 use detector_engine::Confidence;
+use detector_event::{ContractName as _, SubjectKind};
 use hyper::Uri;
 use serde_yaml_ng::Value;
 
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::{
     cli::{LONGEST, parse_duration_within},
-    event::{ContractName as _, SubjectKind},
     sinks::{
         filter::Filter,
         settings::{

@@ -4,11 +4,11 @@ use detector_engine::{
     Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
     Effect, PodDevice, RereadReason,
 };
+use detector_event::Change;
 use tracing::{error, warn};
 
 use super::Core;
 use crate::{
-    event::Change,
     metrics::{KindAndScope, gauge_value},
     observe::worker::WorkerJob,
 };

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, net::IpAddr};
 use detector_engine::{
     Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp,
 };
+use detector_event::Change;
 use ipnet::IpNet;
 
 use super::Core;
 use crate::{
-    clock::Moment,
-    event::Change,
+    clock,
     fleet::{self, FleetMessage, Subject, protocol::Report},
     metrics::{KindAndScope, Metrics, gauge_value},
     sinks::Reporter,
@@ -68,7 +68,7 @@ impl FleetConflicts {
         reporter: &mut Reporter,
         metrics: &Metrics,
     ) {
-        let mut conflict = fleet::conflict(report, address, reporter.node(), &Moment::now());
+        let mut conflict = fleet::conflict(report, address, reporter.node(), &clock::moment());
         let previous = self.conflicts.remove(&conflict.id);
         let step = step(report, previous.as_ref());
         if let Some(previous) = previous {
@@ -197,7 +197,7 @@ impl Core {
     }
 
     fn apply_overlap(&mut self, report: &Report, range: IpNet) {
-        let mut overlap = fleet::overlap(report, range, &Moment::now());
+        let mut overlap = fleet::overlap(report, range, &clock::moment());
         let previous = self.fleet.overlaps.remove(&overlap.id);
         let step = step(report, previous.as_ref());
         let mut is_same = false;
@@ -235,13 +235,10 @@ mod tests {
 
     use std::sync::{Arc, Mutex};
 
+    use detector_event::{AnyEvent, ChangedField, EventMaker};
+
     use super::*;
-    use crate::{
-        event::{AnyEvent, ChangedField, EventMaker},
-        fleet::samples,
-        pods::PodLookups,
-        sinks::EventSink,
-    };
+    use crate::{fleet::samples, pods::PodLookups, sinks::EventSink};
 
     fn open(report: &Report) -> Open<()> {
         Open::new((), report, false)
@@ -286,7 +283,7 @@ mod tests {
         let mut report = samples::report("10.0.0.1");
         report.is_update = true;
         let address = IpAddr::from([10, 0, 0, 1]);
-        let conflict = fleet::conflict(&report, address, "node-b", &Moment::now());
+        let conflict = fleet::conflict(&report, address, "node-b", &clock::moment());
         let open = Open::new(conflict.clone(), &report, fleet.awaits_restored);
         fleet.conflicts.insert(conflict.id, open);
         fleet.finish_restore();

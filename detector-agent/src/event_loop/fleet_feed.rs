@@ -6,14 +6,15 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use detector_engine::{
     CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp,
 };
+use detector_event::{Pod, PodAnswer};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::Core;
 use crate::{
-    clock::Moment,
+    clock,
     fleet::{Candidate, ConflictFeed, Feed, Inbox},
     metrics::gauge_value,
-    pods::{LookupUpdate, Pod, PodAnswer, PodDirectory},
+    pods::{LookupUpdate, PodDirectory},
 };
 
 /// Most addresses of one round. Those of a large snapshot take several, between which the kernel is served.
@@ -55,7 +56,7 @@ impl FleetFeed {
         let conflicts = engine.conflicts_of(address, now);
         let pods = &self.pods;
         let pod_of = |claimant: &Claimant| known(pods.pod_of(claimant));
-        let updates = (self.conflicts).update(address, &conflicts, pod_of, &Moment::now());
+        let updates = (self.conflicts).update(address, &conflicts, pod_of, &clock::moment());
         for update in updates {
             self.inbox.send_conflict(update);
         }

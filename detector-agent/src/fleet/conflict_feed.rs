@@ -13,13 +13,13 @@ use std::{
 };
 
 use detector_engine::{Claimant, ClaimantId, Conflict, ConflictScope, IfIndex};
+use detector_event::{Moment, Pod};
 
 use super::{
     Subject,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_CLAIMANTS, Party},
     protocol,
 };
-use crate::{clock::Moment, pods::Pod};
 
 /// The most conflicts of this node that are published at once.
 pub const MAX_PUBLISHED: usize = 64;

@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration};
 
+use detector_event::WallTime;
 use ipnet::IpNet;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
@@ -21,7 +22,6 @@ use super::{
     watch::{OwnNode, RECHECK, WatchUpdate, WatchedConflict},
 };
 use crate::{
-    clock::WallTime,
     metrics::{FleetRequest, Metrics, gauge_value},
     timer::{sleep_until_some, with_jitter},
 };

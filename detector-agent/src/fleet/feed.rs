@@ -19,6 +19,7 @@ use std::{
 };
 
 use detector_engine::{CertainClaim, ClaimantId, IfIndex, PoolId, Timestamp};
+use detector_event::Pod;
 use ipnet::IpNet;
 
 use super::{
@@ -26,7 +27,6 @@ use super::{
     objects::Party,
     protocol::{LocalClaim, Mode},
 };
-use crate::pods::Pod;
 
 /// A device by index and generation.
 type DeviceId = (IfIndex, u64);

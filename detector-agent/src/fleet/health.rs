@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
+use detector_event::{State, counted};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{protocol::Counts, registry::Problem};
-use crate::{
-    clock,
-    counted::counted,
-    health::{Part, State},
-    log_budget::LogBudget,
-};
+use crate::{clock, health::Part, log_budget::LogBudget};
 
 /// A server that is away for less than this is not shown as away.
 const AWAY_AFTER: Duration = Duration::from_secs(3);
@@ -188,10 +184,11 @@ impl FleetHealth {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_event::Role;
     use tokio::time::advance;
 
     use super::*;
-    use crate::health::{Health, Role};
+    use crate::health::Health;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac, Network,
 };
+use detector_event::{WallTime, names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::Subject;
-use crate::{clock::WallTime, event::names};
 
 /// The API group.
 pub const GROUP: &str = "ipconflict.io";

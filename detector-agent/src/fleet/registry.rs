@@ -358,10 +358,11 @@ async fn once(
 ) -> Result<RawAnswer, Problem> {
     let request = target.clone().map(|()| Body::from(body.to_vec()));
     let response = client.send(request).await;
-    let response = response.map_err(|why| Problem::away(crate::error_chain::one_line(&why)))?;
+    let response =
+        response.map_err(|why| Problem::away(detector_event::error_chain::one_line(&why)))?;
     let (parts, body) = response.into_parts();
     let body = body.collect_bytes().await;
-    let body = body.map_err(|why| Problem::away(crate::error_chain::one_line(&why)))?;
+    let body = body.map_err(|why| Problem::away(detector_event::error_chain::one_line(&why)))?;
     let retry_after = parts.headers.get(RETRY_AFTER);
     let seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     Ok(RawAnswer {

@@ -7,6 +7,7 @@ use detector_engine::{
     ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason,
     Timestamp, UnknownBeginning, Vlan,
 };
+use detector_event::Moment;
 use fnv::FnvHasher;
 use ipnet::IpNet;
 
@@ -14,7 +15,6 @@ use super::{
     objects::{ConflictClaimant, Party},
     protocol::Report,
 };
-use crate::clock::Moment;
 
 /// The most claimants that are listed.
 const CLAIMANTS: usize = 64;
@@ -163,17 +163,18 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_event::{ConflictData, PodAnswer};
+
     use super::*;
     use crate::{
-        event::ConflictData,
+        clock,
         fleet::{Subject, samples},
-        pods::PodAnswer,
     };
 
     #[test]
     fn each_claimant_has_its_node_and_pod() {
         let report = samples::report("10.0.0.1");
-        let moment = Moment::now();
+        let moment = clock::moment();
         let conflict = conflict(&report, "10.0.0.1".parse().unwrap(), "node-b", &moment);
         let data = ConflictData::new("node-b", &moment, &conflict, |_| {
             PodAnswer::Unknown("not asked".into())
@@ -181,7 +182,7 @@ mod tests {
         let nodes: Vec<_> = data.claimants.iter().map(|c| c.node.as_str()).collect();
         assert_eq!(nodes, ["node-a", "node-b"]);
         assert_eq!(data.scope, ConflictScope::Fleet);
-        let line = crate::event::summary::conflict_line(&data);
+        let line = detector_event::summary::conflict_line(&data);
         let expected = "10.0.0.1 is claimed by veth-a on node-a and veth-b on node-b";
         assert_eq!(line, expected);
     }
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn beginning_on_another_node_is_not_compared() {
         let report = samples::report("10.0.0.1");
-        let moment = Moment::now();
+        let moment = clock::moment();
         let conflict = conflict(&report, "10.0.0.1".parse().unwrap(), "node-b", &moment);
         let known = conflict.claimants.iter().map(|c| c.beginning.is_known());
         assert_eq!(Vec::from_iter(known), [false, true]);
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn time_of_raising_is_that_in_the_object_and_never_later_than_now() {
         let mut report = samples::report("10.0.0.1");
-        let moment = Moment::now();
+        let moment = clock::moment();
         for (raised_at, expected) in [
             ("2026-11-21T01:02:03.123456Z", true),
             ("2999-11-21T01:02:03.123456Z", false),
@@ -215,7 +216,7 @@ mod tests {
         let Subject::Range(range) = report.conflict.address else {
             unreachable!("a range");
         };
-        let overlap_now = |report: &Report| overlap(report, range, &Moment::now());
+        let overlap_now = |report: &Report| overlap(report, range, &clock::moment());
         let raised = overlap_now(&report);
         assert_eq!(raised.overlap.unwrap().nodes, ["node-a", "node-b"]);
         assert!(raised.detail.contains("10.244.1.0/24"), "{}", raised.detail);

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use detector_event::Role;
 use tokio::{sync::mpsc as queue, task::JoinHandle};
 use tracing::{error, info, warn};
 
@@ -24,7 +25,7 @@ use super::{
     watch::{watch_conflicts, watch_own_node},
 };
 use crate::{
-    health::{Health, Part, Role},
+    health::{Health, Part},
     kube_client::KubeClient,
     metrics::Metrics,
     node,

@@ -7,6 +7,7 @@ mod registration;
 
 use std::{sync::Arc, time::Duration};
 
+use detector_event::State;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -15,7 +16,7 @@ use super::{
     start::{Surroundings, prepare},
 };
 use crate::{
-    health::{Health, State},
+    health::Health,
     kube_client::{KubeClient, simulated::SimulatedApi},
     metrics::Metrics,
 };

@@ -13,6 +13,7 @@ use ::kube::{
     runtime::watcher::{self, Event},
 };
 use detector_engine::ConflictScope;
+use detector_event::error_chain;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use serde::de::DeserializeOwned;
@@ -31,7 +32,6 @@ use super::{
     registry::{Problem, Registry, conflicts, version},
 };
 use crate::{
-    error_chain,
     kube_client::{KubeClient, is_too_long, status_code, watch_config},
     timer::{DoublingDelay, sleep_until_some, with_jitter},
 };

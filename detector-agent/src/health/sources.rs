@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use detector_engine::Timestamp;
+use detector_event::{Role, State};
 
-use super::{Health, Part, Role, State};
+use super::{Health, Part};
 
 /// What the event loop knows about its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +121,9 @@ fn attachment(situation: &Situation) -> (State, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::PartReport, *};
+    use detector_event::PartReport;
+
+    use super::*;
 
     fn situation() -> Situation {
         Situation {

@@ -5,6 +5,9 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use detector_engine::{
     Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
 };
+use detector_event::{
+    AnomalyData, ClaimData, ClaimantData, ConflictData, Moment, PodAnswer, SubjectState,
+};
 use hyper::{StatusCode, header};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -17,10 +20,8 @@ use super::{
     respond::{JSON, Reply, error, head_only, json, stream, with},
 };
 use crate::{
-    clock::Moment,
-    event::{AnomalyData, ClaimData, ClaimantData, ConflictData, SubjectState},
+    clock,
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
-    pods::PodAnswer,
 };
 
 /// Keys per query: a few hundred microseconds of the event loop's time.
@@ -164,7 +165,7 @@ pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply 
         Ok(Conflict::query(&app.engine, &[key]).await?.pop())
     };
     let data = match open.await {
-        Ok(Some(conflict)) => Some(conflict.data(&app.sources, &Moment::now())),
+        Ok(Some(conflict)) => Some(conflict.data(&app.sources, &clock::moment())),
         // Looked up after the open ones: it may have been resolved meanwhile.
         Ok(None) => app
             .sources
@@ -191,7 +192,11 @@ pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
     };
     match app.engine.anomalies(&[id]).await {
         Ok(found) => match found.first() {
-            Some(anomaly) => one(app, "anomaly", &anomaly.data(&app.sources, &Moment::now())),
+            Some(anomaly) => one(
+                app,
+                "anomaly",
+                &anomaly.data(&app.sources, &clock::moment()),
+            ),
             None => not_found("anomaly"),
         },
         Err(e) => unavailable(e),
@@ -201,7 +206,7 @@ pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
 fn one(app: &App, name: &str, data: &impl Serialize) -> Reply {
     let answer = serde_json::json!({
         "node": app.sources.node,
-        "at": Moment::now().wall(),
+        "at": clock::moment().wall(),
         "ready": app.sources.readiness.is_ready(),
         name: data,
     });
@@ -273,7 +278,7 @@ async fn write<L: Listed>(
 ) -> Result<Option<Position<L::Key>>, Interrupted> {
     let mut room = page.parameters.limit.unwrap_or(usize::MAX);
     for chunk in keys.chunks(L::PER_QUERY) {
-        let moment = Moment::now();
+        let moment = clock::moment();
         let found = L::query(&app.engine, chunk)
             .await
             .map_err(|_| Interrupted)?;

@@ -8,13 +8,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use detector_event::{AnyEvent, Change, Event};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use super::slots::Client;
-use crate::{
-    event::{AnyEvent, Change, Event},
-    sinks::EventSink,
-};
+use crate::sinks::EventSink;
 
 /// Events kept for resuming subscribers; also how far a slow one may fall behind.
 const RECENT_EVENTS: usize = 256;
@@ -155,20 +153,19 @@ impl Feed {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+    use detector_event::{EventMaker, PodAnswer, samples};
+
     use super::*;
-    use crate::{
-        event::{EventMaker, samples},
-        pods::PodAnswer,
-    };
 
     fn events(count: usize) -> Vec<AnyEvent> {
         let conflict = samples::conflict("10.0.0.1");
         let mut maker = EventMaker::new("node".to_owned(), 7);
         (0..count)
             .map(|_| {
-                let event = maker.event(Change::Resolved, &conflict, |_| {
-                    PodAnswer::Unknown("test".into())
-                });
+                let event =
+                    maker.event(&crate::clock::moment(), Change::Resolved, &conflict, |_| {
+                        PodAnswer::Unknown("test".into())
+                    });
                 event.into()
             })
             .collect()

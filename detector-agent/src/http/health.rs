@@ -1,5 +1,6 @@
 //! `/healthz` and `/readyz`.
 
+use detector_event::{PartReport, Role, State, counted};
 use hyper::{StatusCode, header};
 use serde::Serialize;
 
@@ -7,12 +8,7 @@ use super::{
     App,
     respond::{Reply, json, with},
 };
-use crate::{
-    clock::Moment,
-    counted::counted,
-    health::{PartReport, Role, State},
-    pods::SourceState,
-};
+use crate::{clock, pods::SourceState};
 
 #[derive(Serialize)]
 struct Alive {
@@ -61,7 +57,7 @@ struct Details<'a> {
 
 /// The agent's parts, pod sources included.
 fn parts(app: &App) -> Vec<PartReport> {
-    let moment = Moment::now();
+    let moment = clock::moment();
     let names = app.sources.pods.sources();
     let names = names.iter().map(|source| {
         let state = match source.state {

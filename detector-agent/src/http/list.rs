@@ -13,7 +13,7 @@ use super::{
     parameters::NotAPosition,
     respond::{Chunk, Truncated},
 };
-use crate::clock::Moment;
+use crate::clock;
 
 /// The most reasons of unknown pods that are listed once; further ones stay where they are.
 const REASONS: usize = 64;
@@ -75,7 +75,7 @@ impl List {
     ) -> Self {
         let head = serde_json::json!({
             "node": sources.node,
-            "at": Moment::now().wall(),
+            "at": clock::moment().wall(),
             "ready": sources.readiness.is_ready(),
         });
         let mut text = head.to_string();

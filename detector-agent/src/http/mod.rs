@@ -44,6 +44,7 @@ use std::{
     time::Duration,
 };
 
+use detector_event::Role;
 use futures_util::future::try_join_all;
 use tokio::{runtime::Runtime, sync::oneshot, time::sleep};
 use tracing::{error, info, warn};
@@ -51,7 +52,7 @@ use tracing::{error, info, warn};
 use crate::{
     descriptors,
     event_loop::{EventLoopHandle, Readiness},
-    health::{Health, Role},
+    health::Health,
     metrics::Metrics,
     pods::PodDirectory,
     threads,

@@ -5,13 +5,10 @@
 use std::{fmt::Display, net::IpAddr, str::FromStr};
 
 use detector_engine::Network;
+use detector_event::{AnomalyData, ConflictData, ContractName as _, Pod, SubjectState};
 use hyper::StatusCode;
 
 use super::respond::{Reply, error};
-use crate::{
-    event::{AnomalyData, ConflictData, ContractName as _, SubjectState},
-    pods::Pod,
-};
 
 /// The most items of one page.
 const MAX_LIMIT: usize = 10_000;
@@ -219,8 +216,10 @@ fn bad_request(sentence: &str) -> Box<Reply> {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+    use detector_event::samples;
+
     use super::*;
-    use crate::{event::samples, http::respond::ResponseBody};
+    use crate::http::respond::ResponseBody;
 
     const LIST: Supported = Supported {
         names: &[

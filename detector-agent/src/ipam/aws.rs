@@ -16,6 +16,7 @@ use bytes::Bytes;
 use detector_engine::{
     Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp,
 };
+use detector_event::{State, counted, error_chain};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
@@ -28,7 +29,7 @@ use super::{
     files::{self, FileError},
     snapshot_history::SnapshotHistory,
 };
-use crate::{clock, counted::counted, error_chain, health::State};
+use crate::clock;
 
 /// Longest file and response, in bytes; an address takes some hundred.
 const MAX_BYTES: u64 = 8 << 20;

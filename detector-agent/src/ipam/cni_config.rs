@@ -11,12 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_event::State;
+use detector_event::counted;
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::files::{self, FileError};
-use crate::counted::counted;
-use crate::health::State;
 
 /// Most files that are read.
 const MAX_FILES: usize = 256;

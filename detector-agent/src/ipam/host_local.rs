@@ -16,10 +16,11 @@ use std::{
 };
 
 use detector_engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource};
+use detector_event::{State, counted};
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
 use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
-use crate::{clock, counted::counted, health::State};
+use crate::clock;
 
 /// Most entries of a directory: more than a /16 has.
 const MAX_ENTRIES: usize = 70_000;

@@ -28,13 +28,12 @@ mod snapshot_history;
 mod watcher;
 
 use detector_engine::{ChangedAddresses, Pool};
+use detector_event::State;
 pub use once::{IpamSnapshot, read_once};
 pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
-
-use crate::health::State;
 
 /// The outcome of reading one pool.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use std::{
 };
 
 use detector_engine::{PoolId, PoolRequest, PoolUpdate};
+use detector_event::{Role, State};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{Instant, sleep, sleep_until},
@@ -22,7 +23,7 @@ use super::{
     settings::{IpamMode, IpamSettings},
 };
 use crate::{
-    health::{Health, Part, Role, State},
+    health::{Health, Part},
     kube_client::KubeClient,
 };
 

@@ -109,7 +109,7 @@ where
 pub(super) fn reason(error: &Error) -> String {
     match error {
         Error::Api(status) => status.message.clone(),
-        other => crate::error_chain::one_line(other),
+        other => detector_event::error_chain::one_line(other),
     }
 }
 

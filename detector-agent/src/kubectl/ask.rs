@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use ::kube::{Api, Client};
+use detector_event::ClaimData;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::timeout;
@@ -11,10 +12,7 @@ use super::{
     agents::{Agents, NodeAgent, reason},
     args::ClusterArgs,
 };
-use crate::{
-    agent_client::{AgentStatus, Client as AgentClient, ClientError, Overview},
-    event::ClaimData,
-};
+use crate::agent_client::{AgentStatus, Client as AgentClient, ClientError, Overview};
 
 /// How long to wait for the reason of a failed connection, which arrives on a channel of its own.
 const REASON_TIMEOUT: Duration = Duration::from_millis(500);

@@ -2,18 +2,14 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use detector_event::{
+    WallTime, clean, counted,
+    row::{Item, claimants, duration_text},
+    text::{Colour, aligned},
+};
 use serde_json::Value;
 
 use super::{ask::Asked, report::Report};
-use crate::{
-    clock::WallTime,
-    counted::counted,
-    event::{
-        clean,
-        row::{Item, claimants, duration_text},
-        text::{Colour, aligned},
-    },
-};
 
 /// Width of the claimants in the table; names beyond it are shortened or counted.
 const CLAIMANTS: usize = 96;

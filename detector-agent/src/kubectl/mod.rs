@@ -18,11 +18,11 @@ use ::kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use detector_event::text::Colour;
 use serde_json::Value;
 
 use crate::{
     agent_client::{AgentAddress, Client as AgentClient, ClientError},
-    event::text::Colour,
     packaging::{self, PackagingError},
 };
 use agents::Agents;

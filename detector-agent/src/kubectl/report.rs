@@ -2,14 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use detector_event::{PartReport, Role, clean, counted, text::Colour};
 use serde_json::{Value, json};
 
 use super::ask::{Asked, AskedNode};
-use crate::{
-    counted::counted,
-    event::{clean, text::Colour},
-    health::{PartReport, Role},
-};
 
 /// A result.
 pub(super) trait Report {
@@ -135,7 +131,7 @@ impl Asked {
             .map(|(reason, nodes)| json!({ "reason": reason, "nodes": nodes }))
             .collect();
         json!({
-            "checked_at": crate::clock::WallTime::now(),
+            "checked_at": detector_event::WallTime::now(),
             "nodes": nodes,
             "nodes_without_agent": self.nodes_without,
             "nodes_unknown_because": self.nodes_unknown,

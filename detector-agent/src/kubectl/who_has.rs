@@ -3,19 +3,16 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr};
 
 use detector_engine::Network;
+use detector_event::{
+    ClaimData, ClaimantData, ConflictData, clean, counted,
+    summary::scope,
+    text::{Claimants, Colour, anomaly_lines, claimant_table, conflict_table, reasons},
+};
 use serde_json::{Value, json};
 
 use super::{
     ask::{Answer, Asked},
     report::Report,
-};
-use crate::{
-    counted::counted,
-    event::{
-        ClaimData, ClaimantData, ConflictData, clean,
-        summary::scope,
-        text::{Claimants, Colour, anomaly_lines, claimant_table, conflict_table, reasons},
-    },
 };
 
 /// What all agents know about an address.

@@ -6,9 +6,8 @@ use std::{
 };
 
 use detector_engine::Network;
+use detector_event::summary::vlan_id;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
-
-use crate::event::summary::vlan_id;
 
 /// An IP address as a label's value.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]

@@ -232,7 +232,7 @@ pub struct Lookup {
 impl Lookup {
     /// The outcome of lookups in the source `via`.
     #[must_use]
-    pub fn new(via: crate::pods::Via, outcome: &'static str) -> Self {
+    pub fn new(via: detector_event::Via, outcome: &'static str) -> Self {
         check(&LOOKUP_OUTCOMES, outcome);
         Self {
             via: via.name(),

@@ -12,16 +12,13 @@ mod text_format;
 use std::sync::atomic::AtomicU64;
 
 use detector_engine::{AnomalyId, ConflictId, ConflictScope};
+use detector_event::{AnomalyData, AnyEvent, Change, ConflictData, Pod, SubjectId, clean, summary};
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
-use crate::{
-    event::{AnomalyData, AnyEvent, Change, ConflictData, SubjectId, clean, summary},
-    pods::Pod,
-};
 use info_series::{Described, InfoSeries};
 use process::ProcessCollector;
 use swept::SweptConflicts;

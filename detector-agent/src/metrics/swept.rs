@@ -6,10 +6,10 @@ use std::{
 };
 
 use detector_engine::ConflictId;
+use detector_event::ConflictData;
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
 
 use super::KindAndScope;
-use crate::event::ConflictData;
 
 /// The gauge, and the conflicts that it counts: at most as many as may be open.
 #[derive(Debug, Default)]

@@ -3,12 +3,9 @@
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
 use detector_engine::{AnomalyId, ConflictId, ConflictKind, Network};
+use detector_event::{SubjectState, Via, samples};
 
 use super::*;
-use crate::{
-    event::{SubjectState, samples},
-    pods::Via,
-};
 
 /// The names in a scrape, each with its type.
 const CONTRACT: &[(&str, &str)] = &[

@@ -8,11 +8,12 @@ use detector_engine::{
     Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Bounds, Claimant, Contested, Ipam, PoolSource,
     Timestamp, Vlan,
 };
+use detector_event::names;
 use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::{event::names, persist::store::StoreError};
+use crate::persist::store::StoreError;
 
 pub(super) const TABLE: TableDefinition<'_, u128, &[u8]> =
     TableDefinition::new("state.open-anomalies");

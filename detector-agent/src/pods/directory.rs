@@ -7,9 +7,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use detector_engine::{Claimant, ClaimantId, IfIndex, KnownPod, PodDevice};
+use detector_event::{Pod, PodAnswer, Via};
 use tokio::sync::mpsc;
 
-use super::{Pod, PodAnswer, PodSources, SourceState, SourceStatus, Via, resolver::LookupRequest};
+use super::{PodSources, SourceState, SourceStatus, resolver::LookupRequest};
 
 /// Why a claimant that is the node itself has no pod.
 pub const IS_THE_NODE: &str = "the claimant is the node itself";

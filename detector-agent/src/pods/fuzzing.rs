@@ -1,9 +1,10 @@
 //! Answers of runtimes and files with any content; see [`crate::fuzzing`].
 
+use detector_event::MAX_PRIMARY_ADDRESSES;
 use prost::Message as _;
 
 use super::{
-    CriSetting, MAX_PRIMARY_ADDRESSES, PodRecord,
+    CriSetting, PodRecord,
     cni_cache::file as cache,
     cri::{
         Cri,

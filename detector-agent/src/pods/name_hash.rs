@@ -5,10 +5,9 @@
 
 use std::collections::HashMap;
 
+use detector_event::Pod;
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
-
-use super::Pod;
 
 /// Hex digits of the hash in device names of Calico, AWS and Azure.
 const DIGITS: usize = 11;
@@ -97,8 +96,9 @@ fn hex(bytes: &[u8], digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use detector_event::Via;
+
     use super::*;
-    use crate::pods::Via;
 
     fn pod(namespace: &str, name: &str, container_id: Option<&str>) -> Pod {
         Pod {

@@ -3,13 +3,14 @@
 use std::{future::Future, time::Duration};
 
 use detector_engine::Timestamp;
+use detector_event::Via;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tracing::{info, warn};
 
-use super::{PodRecord, Via};
+use super::PodRecord;
 use crate::{clock, timer::DoublingDelay};
 
 /// A working source is queried at least this often, so that its status stays current.

@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use detector_engine::{AnomalyKind, Confidence};
-
-use crate::{
-    clock::WallTime,
-    event::{AnyEvent, ClaimantData, SubjectKind},
-};
+use detector_event::{AnyEvent, ClaimantData, SubjectKind, WallTime};
 
 /// Kinds that need no action: a sink gets them only if its filter names them.
 pub const INFORMATION: [SubjectKind; 1] = [SubjectKind::Anomaly(AnomalyKind::IpamLeak)];
@@ -94,9 +90,9 @@ mod tests {
     use std::sync::Arc;
 
     use detector_engine::{AnomalyId, ConflictKind, EvidenceKind};
+    use detector_event::{ConflictData, ContractName as _, samples};
 
     use super::*;
-    use crate::event::{ConflictData, ContractName as _, samples};
 
     fn filter(kinds: &[SubjectKind], namespaces: &[&str]) -> Filter {
         Filter {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use detector_event::{AnyEvent, Change, SubjectId};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use crate::event::{AnyEvent, Change, SubjectId};
 
 /// An event, or a digest of many. Cheap to clone; an event is serialised as the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

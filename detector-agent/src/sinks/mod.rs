@@ -23,7 +23,7 @@ pub mod webhook;
 
 use std::fmt;
 
-use crate::event::AnyEvent;
+use detector_event::AnyEvent;
 
 pub use reporter::Reporter;
 

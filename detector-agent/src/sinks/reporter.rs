@@ -12,6 +12,10 @@ use std::{io, sync::Arc};
 use detector_engine::{
     Anomaly, Claimant, Confidence, Conflict, IfIndex, KnownPod, PodDevice, Reported,
 };
+use detector_event::{
+    AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject, State,
+    summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
+};
 use tracing::{error, info, warn};
 
 use super::{
@@ -19,11 +23,8 @@ use super::{
     lines::{Lines, WriteOutcome},
 };
 use crate::{
-    event::{
-        AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject,
-        summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
-    },
-    health::{Part, State},
+    clock,
+    health::Part,
     metrics::Metrics,
     pods::{LookupRequest, PodLookups},
 };
@@ -104,7 +105,7 @@ impl Reporter {
         last: Option<&Reported>,
     ) -> Option<Reported> {
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let mut event = self.maker.event(change, conflict, pods);
+        let mut event = self.maker.event(&clock::moment(), change, conflict, pods);
         if let Some(last) = last.filter(|_| change == Change::Updated) {
             event.data.compare_with(last);
             if event.data.changed.is_empty() {
@@ -125,7 +126,9 @@ impl Reporter {
     /// Reports one change of an anomaly. Returns the latency in microseconds.
     pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) -> u64 {
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let event = self.maker.anomaly_event(change, anomaly, pods);
+        let event = self
+            .maker
+            .anomaly_event(&clock::moment(), change, anomaly, pods);
         let latency_us = event.data.latency_us;
         self.emit(event.into(), anomaly.into());
         latency_us
@@ -227,7 +230,10 @@ impl Reporter {
         let subjects = subjects.chain(anomalies.iter().map(EventSubject::from));
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let events: Vec<_> = subjects
-            .map(|subject| self.maker.any_event(Change::Updated, subject, pods))
+            .map(|subject| {
+                self.maker
+                    .any_event(&clock::moment(), Change::Updated, subject, pods)
+            })
             .collect();
         for sink in self.sinks.iter_mut().filter(|sink| sink.is_behind()) {
             sink.catch_up(&events);
@@ -240,7 +246,9 @@ impl Reporter {
         self.deliver();
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let event = self.maker.any_event(Change::Updated, subject, pods);
+        let event = self
+            .maker
+            .any_event(&clock::moment(), Change::Updated, subject, pods);
         self.metrics.count_event(&event);
         for sink in &mut self.sinks {
             sink.show(&event);
@@ -257,7 +265,9 @@ impl Reporter {
     pub fn display<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
         self.deliver();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
-        let event = self.maker.any_event(change, subject.into(), pods);
+        let event = self
+            .maker
+            .any_event(&clock::moment(), change, subject.into(), pods);
         for sink in &mut self.sinks {
             sink.display(&event);
         }

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{SubjectKind, guidance::StatusPageUrl};
 use hyper::Uri;
 use serde::Deserialize;
 
 use super::{digest::DigestRules, filter::Filter};
-use crate::event::{SubjectKind, guidance::StatusPageUrl};
 
 /// Labels that identify an alert; those configured for an Alertmanager must not repeat them.
 pub const ALERT_LABELS: [&str; 7] = [

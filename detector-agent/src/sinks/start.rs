@@ -2,6 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use detector_event::Role;
 use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 use tracing::warn;
 
@@ -13,11 +14,7 @@ use super::{
     unusable::FileCheck,
     webhook::{Webhook, sender::Sender},
 };
-use crate::{
-    health::{Health, Role},
-    metrics::Metrics,
-    persist::store::Store,
-};
+use crate::{health::Health, metrics::Metrics, persist::store::Store};
 
 /// Why the sinks cannot be started.
 #[derive(Debug, thiserror::Error)]

@@ -6,14 +6,13 @@ use std::{
 };
 
 use detector_engine::{AnomalyId, ConflictId};
+use detector_event::{
+    AnomalyData, AnomalyEvent, Change, ConflictData, Event, WallTime, clean, text,
+};
 use tokio::sync::mpsc;
 
 use super::Update;
-use crate::{
-    agent_client::Overview,
-    clock::WallTime,
-    event::{AnomalyData, AnomalyEvent, Change, ConflictData, Event, clean, text},
-};
+use crate::agent_client::Overview;
 
 /// Prints lines until stdout is closed or Ctrl-C is pressed.
 pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {
@@ -181,10 +180,10 @@ fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> Strin
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+    use detector_event::samples;
     use serde_json::json;
 
     use super::*;
-    use crate::event::samples;
 
     fn time(second: u8) -> WallTime {
         format!("2026-01-02T03:04:{second:02}Z").parse().unwrap()

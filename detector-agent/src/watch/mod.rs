@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{AnomalyEvent, Event};
 use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
     agent_client::{Client, ClientError, Overview},
     cli::WatchArgs,
-    event::{AnomalyEvent, Event},
 };
 use stream::{EventStream, Message};
 

@@ -8,6 +8,7 @@ mod tests;
 
 use std::{io, thread, time::Duration};
 
+use detector_event::{WallTime, row::Item, text::Colour};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers},
@@ -16,11 +17,7 @@ use ratatui::{
 use tokio::{sync::mpsc, time::interval};
 
 use super::{Update, view_model::ViewModel};
-use crate::{
-    agent_client::Overview,
-    clock::WallTime,
-    event::{row::Item, text::Colour},
-};
+use crate::agent_client::Overview;
 
 /// Longest filter, in characters.
 const MAX_FILTER: usize = 100;

@@ -1,11 +1,9 @@
 //! Parser of the agent's event stream (server-sent events).
 
+use detector_event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass};
 use hyper::body::Incoming;
 
-use crate::{
-    agent_client::{ClientError, next_chunk},
-    event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass},
-};
+use crate::agent_client::{ClientError, next_chunk};
 
 /// Largest accepted event, in bytes.
 const MAX_EVENT: usize = 4 << 20;

@@ -8,14 +8,10 @@ use std::{
 };
 
 use clap::{Arg, CommandFactory as _};
-use detector_agent::{
-    cli::Cli,
-    fleet::MAX_LOOKUPS,
-    metrics::labels,
-    pods::{MAX_PRIMARY_ADDRESSES, Via},
-};
+use detector_agent::{cli::Cli, fleet::MAX_LOOKUPS, metrics::labels};
 use detector_common::Budget;
 use detector_engine::{AnomalyKind, ConflictKind};
+use detector_event::{MAX_PRIMARY_ADDRESSES, Via};
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use detector_agent::event::{ContractName as _, SubjectKind};
+use detector_event::{ContractName as _, SubjectKind};
 use serde_yaml_ng::Value;
 
 use crate::tools::{deploy, documents, output, render, root};

@@ -2,8 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
-use detector_agent::event::SubjectKind;
 use detector_engine::ConflictKind;
+use detector_event::SubjectKind;
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, browser::Browser,
 };

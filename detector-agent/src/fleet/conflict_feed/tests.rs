@@ -8,9 +8,10 @@
 use detector_engine::{
     AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network, Timestamp,
 };
+use detector_event::{Via, samples};
 
 use super::*;
-use crate::{event::samples, pods::Via};
+use crate::clock;
 
 const ADDRESS: &str = "10.244.1.5";
 
@@ -70,7 +71,7 @@ fn pod_of(claimant: &Claimant) -> Option<Arc<Pod>> {
 impl ConflictFeed {
     /// The changes after these are the open conflicts of an address.
     fn changes(&mut self, address: &str, conflicts: &[Conflict]) -> Vec<ConflictUpdate> {
-        self.update(ip(address), conflicts, pod_of, &Moment::now())
+        self.update(ip(address), conflicts, pod_of, &clock::moment())
     }
 }
 

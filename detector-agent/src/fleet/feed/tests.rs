@@ -6,9 +6,9 @@
 )]
 
 use detector_engine::{Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState};
+use detector_event::Via;
 
 use super::*;
-use crate::pods::Via;
 
 const NOW: Timestamp = Timestamp(1_000_000_000_000);
 

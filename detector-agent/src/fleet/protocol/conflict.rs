@@ -208,7 +208,7 @@ pub(super) fn new(address: Subject, conflict_id: ConflictId) -> ConflictSpec {
 /// `spec` with the fields that follow from the claimants.
 pub(super) fn completed(
     mut spec: ConflictSpec,
-    wall: Option<crate::clock::WallTime>,
+    wall: Option<detector_event::WallTime>,
 ) -> ConflictSpec {
     let is_active = spec.claimants.iter().any(|c| c.active);
     let is_confirmed = |c: &ConflictClaimant| c.active && c.asked != 0 && c.asked == c.confirmed;

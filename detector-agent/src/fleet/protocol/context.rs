@@ -1,9 +1,9 @@
 //! What a decision about a subject may read besides its own beliefs.
 
 use detector_engine::{ConflictId, Timestamp};
+use detector_event::WallTime;
 
 use super::{Identity, Settings, Subject, nodes::Nodes};
-use crate::clock::WallTime;
 
 pub(super) struct Context<'a> {
     pub(super) subject: Subject,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use detector_engine::{ConflictId, Timestamp};
+use detector_event::WallTime;
 
 use super::{
     Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
@@ -18,7 +19,6 @@ use super::{
     queue::Queue,
     report::Reported,
 };
-use crate::clock::WallTime;
 
 /// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near. A conflict takes up to
 /// 64 KiB.

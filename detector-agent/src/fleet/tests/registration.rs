@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use detector_event::State;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -17,7 +18,7 @@ use crate::{
         protocol::{LocalClaim, Mode, Report},
         start::{FleetMessage, Surroundings, prepare},
     },
-    health::{Health, State},
+    health::Health,
     kube_client::{
         KubeClient,
         simulated::{Failure, SimulatedApi},

@@ -25,11 +25,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch as latest};
 
-#[cfg(feature = "fuzzing")]
 use detector_engine::{
     Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
 };
+use detector_event::{State, counted};
 
+#[cfg(feature = "fuzzing")]
 pub(super) use self::blocks::MAX_ADDRESSES;
 pub(super) use self::blocks::NodeBlocks;
 use self::{
@@ -38,10 +39,7 @@ use self::{
     watch::BlockWatch,
 };
 use super::{PoolRead, snapshot_history::SnapshotHistory};
-use crate::{
-    clock, counted::counted, health::State, kube_client::KubeClient,
-    observe::netlink::NetlinkReader,
-};
+use crate::{clock, kube_client::KubeClient, observe::netlink::NetlinkReader};
 
 /// The resource's name.
 const PLACE: &str = "ipamblocks.crd.projectcalico.org";

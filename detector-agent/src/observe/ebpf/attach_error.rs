@@ -3,10 +3,10 @@
 use std::io;
 
 use aya::programs::ProgramError;
+use detector_event::error_chain;
 use nix::errno::Errno;
 
 use super::tc::TcError;
-use crate::error_chain;
 
 /// Why a device could not be attached to.
 #[derive(Debug, thiserror::Error)]

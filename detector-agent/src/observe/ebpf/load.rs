@@ -17,6 +17,7 @@ use aya::{
     programs::{BtfTracePoint, ProgramError, SchedClassifier},
 };
 use detector_common::{AddressKey, Budget, FAMILY_BITS, TAG_ARP, TAG_NDP, address_key};
+use detector_event::error_chain::one_line;
 use ipnet::IpNet;
 
 use super::{
@@ -29,7 +30,6 @@ use super::{
     load_error::{BtfProblem, LoadError, map_error, program_error},
     offsets,
 };
-use crate::error_chain::one_line;
 
 /// The object built by `cargo xtask build`; empty if the agent was built without a BPF toolchain.
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/detector-ebpf.o"));

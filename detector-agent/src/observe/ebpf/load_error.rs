@@ -3,9 +3,9 @@
 use std::{io, path::PathBuf};
 
 use aya::{maps::MapError, programs::ProgramError};
+use detector_event::error_chain::one_line;
 
 use super::{btf::BtfError, tc::TcError};
-use crate::error_chain::one_line;
 
 /// The first kernel with every helper that the programs call: `bpf_ktime_get_coarse_ns` is the youngest.
 const OLDEST_KERNEL: (u32, u32) = (5, 11);

@@ -16,14 +16,11 @@ use detector_engine::{
     Observation, PoolSource, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation,
     Timestamp, Vlan,
 };
+use detector_event::{Role, State as PartState};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use super::*;
-use crate::{
-    clock,
-    health::{Health, Role, State as PartState},
-    persist::store::StoreError,
-};
+use crate::{clock, health::Health, persist::store::StoreError};
 
 const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
 

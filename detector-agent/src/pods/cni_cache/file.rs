@@ -8,11 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_event::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Pod, Via};
 use ipnet::IpNet;
 use nix::libc;
 use serde::Deserialize;
-
-use crate::pods::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Pod, Via};
 
 /// Longest file in bytes; most of it is the plugin's configuration.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;

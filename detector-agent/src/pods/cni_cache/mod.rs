@@ -9,15 +9,15 @@ pub(super) mod file;
 
 use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt as _, path::PathBuf};
 
+use detector_event::Via;
+use detector_event::counted;
 use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::Instant,
 };
 
-use crate::counted::counted;
-
 use super::{
-    PodRecord, Via,
+    PodRecord,
     netns::NetnsQueries,
     source::{PodSource, SourceError, SourceSnapshot},
 };

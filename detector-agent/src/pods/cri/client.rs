@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use detector_event::error_chain;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -26,7 +27,7 @@ use super::proto::{
     PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse, VERSION, VersionRequest,
     VersionResponse,
 };
-use crate::{error_chain, pods::source::SourceError};
+use crate::pods::source::SourceError;
 
 /// Longest response in bytes: a list takes some 600 per pod, a verbose status some 20,000.
 const MAX_RESPONSE: usize = 16 << 20;

@@ -17,17 +17,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_event::WallTime;
+use detector_event::counted;
+use detector_event::{Pod, Via};
 use tokio::{task::JoinSet, time::Instant};
 use tracing::debug;
 
-use crate::counted::counted;
-
 use super::{
-    CriSetting, Pod, PodRecord, Via,
+    CriSetting, PodRecord,
     netns::NetnsQueries,
     source::{PodSource, SourceError, SourceSnapshot},
 };
-use crate::clock::WallTime;
 use client::CriClient;
 use proto::{PodSandbox, PodSandboxState};
 use sandbox::SandboxNetwork;

@@ -3,10 +3,10 @@
 
 use std::{collections::HashMap, net::IpAddr, path::PathBuf};
 
+use detector_event::MAX_PRIMARY_ADDRESSES;
 use serde::Deserialize;
 
 use super::proto::{PodSandboxNetworkStatus, PodSandboxStatusResponse};
-use crate::pods::MAX_PRIMARY_ADDRESSES;
 
 /// Most devices of one sandbox.
 const MAX_DEVICES: usize = 64;

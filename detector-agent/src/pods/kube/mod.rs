@@ -11,18 +11,14 @@ mod watch;
 use std::io;
 
 use ::kube::{Api, Error, api::ListParams};
+use detector_event::Via;
+use detector_event::error_chain;
 use http_body_util::LengthLimitError;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    Via,
-    source::{PodSource, SourceError, SourceSnapshot},
-};
-use crate::{
-    error_chain,
-    kube_client::{KubeClient, KubeClientError, MAX_BODY},
-};
+use super::source::{PodSource, SourceError, SourceSnapshot};
+use crate::kube_client::{KubeClient, KubeClientError, MAX_BODY};
 pub(super) use record::pod_record;
 pub(super) use watch::watch;
 

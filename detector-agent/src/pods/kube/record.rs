@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use detector_event::WallTime;
+use detector_event::{MAX_PRIMARY_ADDRESSES, Owner, Pod, Via};
 use k8s_openapi::{
     api::core::v1::Pod as ApiPod, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
-use crate::clock::WallTime;
-use crate::pods::{MAX_PRIMARY_ADDRESSES, Owner, Pod, PodRecord, Via};
+use crate::pods::PodRecord;
 
 /// Longest label value that Kubernetes allows.
 const MAX_LABEL: usize = 63;

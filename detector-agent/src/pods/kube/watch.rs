@@ -6,6 +6,7 @@ use ::kube::{
     Api, Client, ResourceExt as _,
     runtime::watcher::{self, Event},
 };
+use detector_event::{Via, counted};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use tokio::{
@@ -15,10 +16,9 @@ use tokio::{
 
 use super::{KubePods, MAX_PODS, TARGET, pod_record, source_error};
 use crate::{
-    counted::counted,
     kube_client::{status_code, watch_config},
     pods::{
-        PodRecord, Via,
+        PodRecord,
         source::{SourceError, SourceReport, SourceSnapshot},
     },
     timer::{DoublingDelay, sleep_until_some, with_jitter},

@@ -10,8 +10,9 @@ use std::{
 };
 
 use detector_engine::{NsId, PodDevice};
+use detector_event::{MAX_FURTHER_ADDRESSES, Pod};
 
-use super::{MAX_FURTHER_ADDRESSES, Pod, name_hash::HashedNames};
+use super::name_hash::HashedNames;
 pub(super) use sources::SourceMatchers;
 
 /// A pod in a source's snapshot, with what identifies its devices.

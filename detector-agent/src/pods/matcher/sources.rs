@@ -3,9 +3,9 @@
 use std::{net::IpAddr, sync::Arc};
 
 use detector_engine::PodDevice;
+use detector_event::{Pod, Via};
 
 use super::{DeviceMatcher, PodRecord};
-use crate::pods::{Pod, Via};
 
 /// The latest snapshot of each source.
 #[derive(Debug, Default)]

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use detector_engine::Peer;
+use detector_event::Via;
 
 use super::{sources::pod_in_alias, *};
-use crate::pods::Via;
 
 fn pod(name: &str, via: Via) -> Pod {
     Pod {

@@ -3,11 +3,12 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use detector_engine::PodDevice;
+use detector_event::{Pod, Via};
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::PodResolver;
-use crate::pods::{Pod, Via, directory::DeviceId};
+use crate::pods::directory::DeviceId;
 
 /// Most devices that are tracked, the same as the bound on links.
 pub(super) const MAX_DEVICES: usize = 16_384;

@@ -5,11 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use detector_event::{Pod, Via};
+
 use super::{
     PodResolver,
     device_lookup::{DeviceLookup, PodChange},
 };
-use crate::pods::{Pod, SourceState, Via, matcher::AddressCandidate};
+use crate::pods::{SourceState, matcher::AddressCandidate};
 
 /// With more devices than this, none is matched by address: reading a pod's addresses takes some 40 µs.
 const MAX_DEVICES_BY_ADDRESS: usize = 1_024;

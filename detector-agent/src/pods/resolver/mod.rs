@@ -15,13 +15,14 @@ use std::{
 };
 
 use detector_engine::{IfIndex, PodDevice};
+use detector_event::{PodAnswer, Via};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
 
 use super::{
-    DeviceMatcher, PodAnswer, PodDirectory, PodSources, SourceState, SourceStatus, Via,
+    DeviceMatcher, PodDirectory, PodSources, SourceState, SourceStatus,
     directory::{Answers, DeviceId},
     matcher::SourceMatchers,
     netns::NetnsQueries,

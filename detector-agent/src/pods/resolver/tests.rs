@@ -8,12 +8,13 @@
 use std::time::Duration;
 
 use detector_engine::Peer;
+use detector_event::{Pod, PodAnswer};
 
 use super::{
     device_lookup::{MAX_DEVICES, MAX_GONE},
     *,
 };
-use crate::pods::{Pod, PodAnswer, PodRecord, SourceError, SourceSnapshot};
+use crate::pods::{PodRecord, SourceError, SourceSnapshot};
 
 struct TestResolver {
     resolver: PodResolver,

@@ -6,17 +6,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use detector_event::{
+    AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind, WallTime, clean,
+    guidance::StatusPageUrl,
+    summary::{anomaly_line, claimants, conflict_line, vlan_id},
+};
 use serde::Serialize;
 
-use crate::{
-    clock::WallTime,
-    event::{
-        AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind, clean,
-        guidance::StatusPageUrl,
-        summary::{anomaly_line, claimants, conflict_line, vlan_id},
-    },
-    sinks::{message::Message, notice::Notice, settings::AlertLabels},
-};
+use crate::sinks::{message::Message, notice::Notice, settings::AlertLabels};
 
 /// What all alerts of one Alertmanager have in common.
 #[derive(Clone, Debug, Default)]
@@ -166,10 +163,10 @@ mod tests {
     use std::collections::HashMap;
 
     use detector_engine::AnomalyKind;
+    use detector_event::samples;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::event::samples;
 
     fn posted(event: impl Into<AnyEvent>, settings: &AlertSettings) -> Value {
         serde_json::to_value(Alert::new(&event.into(), settings, samples::time())).unwrap()

@@ -8,14 +8,11 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{AnyEvent, SubjectId, WallTime};
 use tokio::time::Instant;
 
 use super::alert::{Alert, AlertSettings};
-use crate::{
-    clock::WallTime,
-    event::{AnyEvent, SubjectId},
-    sinks::filter::Filter,
-};
+use crate::sinks::filter::Filter;
 
 /// How long a resolved alert is sent.
 pub(super) const RESEND_RESOLVED: Duration = Duration::from_secs(900);
@@ -190,12 +187,10 @@ mod tests {
     use std::collections::HashSet;
 
     use detector_engine::{Confidence, ConflictKind, Network};
+    use detector_event::{Change, samples};
 
     use super::*;
-    use crate::{
-        event::{Change, samples},
-        sinks::settings::AlertLabels,
-    };
+    use crate::sinks::settings::AlertLabels;
 
     fn state(filter: Filter) -> AlertState {
         let cluster = ("cluster".to_owned(), "east".to_owned());

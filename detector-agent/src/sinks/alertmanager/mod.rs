@@ -19,6 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use detector_event::{AnyEvent, WallTime, guidance::StatusPageUrl};
 use hyper::header::HeaderMap;
 use prometheus_client::metrics::counter::Counter;
 use tokio::{
@@ -33,8 +34,7 @@ use super::{
     retry::RetryPolicy,
 };
 use crate::{
-    clock::{self, WallTime},
-    event::{AnyEvent, guidance::StatusPageUrl},
+    clock::{self},
     log_budget::LogBudget,
     metrics::{Delivery, Metrics},
 };

@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
+use detector_event::WallTime;
 use tokio::time::Instant;
 
 use super::alert::Alert;
-use crate::{clock::WallTime, sinks::retry::RetryPolicy};
+use crate::sinks::retry::RetryPolicy;
 
 /// Waits until a rejected alert is part of a full send again.
 const RETRY: RetryPolicy = RetryPolicy {
@@ -90,8 +91,10 @@ impl ParkedAlerts {
 
 #[cfg(test)]
 mod tests {
+    use detector_event::samples;
+
     use super::*;
-    use crate::{event::samples, sinks::alertmanager::alert::AlertSettings};
+    use crate::sinks::alertmanager::alert::AlertSettings;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use detector_event::error_chain;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
@@ -28,7 +29,6 @@ use hyper_util::{
 use tokio::time::timeout;
 
 use super::{retry::retry_after, settings::Endpoint};
-use crate::error_chain;
 pub use files::{CredentialFileError, secret};
 use files::{Credentials, read};
 

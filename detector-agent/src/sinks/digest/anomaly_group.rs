@@ -1,11 +1,10 @@
 //! Anomalies of one kind that began within a minute.
 
-use serde::{Deserialize, Serialize};
-
-use crate::event::{
+use detector_event::{
     AnomalyData, ResolvedBecause, names,
     summary::{anomaly_subject, pod_name},
 };
+use serde::{Deserialize, Serialize};
 
 /// Anomalies that a group lists; the others are counted.
 const SUBJECTS: usize = 10;
@@ -91,9 +90,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
     use detector_engine::AnomalyCause;
+    use detector_event::{WallTime, samples};
 
     use super::*;
-    use crate::{clock::WallTime, event::samples};
 
     #[test]
     fn each_change_of_an_anomaly_is_named() {

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use detector_engine::{Confidence, ConflictKind};
-use serde::{Deserialize, Serialize};
-
-use crate::event::{
+use detector_event::{
     ClaimantData, ConflictData, NewestBy, names,
     next_step::unknown_pod_of,
     summary::{pod_name, scoped_address},
 };
+use serde::{Deserialize, Serialize};
 
 /// Addresses that a group lists; the others are counted.
 const ADDRESSES: usize = 10;
@@ -267,8 +266,9 @@ fn urgency(kind: ConflictKind) -> u8 {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_event::{WallTime, samples};
+
     use super::*;
-    use crate::{clock::WallTime, event::samples};
 
     fn group(conflicts: &[ConflictData]) -> ConflictGroup {
         ConflictGroup::of(conflicts).unwrap()

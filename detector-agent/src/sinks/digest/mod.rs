@@ -5,13 +5,10 @@ pub mod conflict_group;
 
 use std::time::Duration;
 
+use detector_event::{AnyEvent, Change, SubjectId, WallTime, names};
 use serde::{Deserialize, Serialize};
 
 use self::{anomaly_group::AnomalyGroup, conflict_group::ConflictGroup};
-use crate::{
-    clock::WallTime,
-    event::{AnyEvent, Change, SubjectId, names},
-};
 
 /// When a sink gets digests instead of a message for each conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{AnyEvent, Change, SubjectId};
 use tokio::time::Instant;
 
 use super::notices::{Notice, Notices};
-use crate::event::{AnyEvent, Change, SubjectId};
 
 /// How long an Event waits for names.
 const PATIENCE: Duration = Duration::from_secs(2);

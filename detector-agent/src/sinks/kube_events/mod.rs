@@ -20,6 +20,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use detector_event::{AnyEvent, counted};
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{info, warn};
 
@@ -31,8 +32,6 @@ use self::{
 };
 use crate::{
     clock,
-    counted::counted,
-    event::AnyEvent,
     health::Part,
     kube_client::KubeClient,
     log_budget::LogBudget,

@@ -2,16 +2,14 @@
 
 use ::kube::runtime::events::EventType;
 use detector_engine::AnomalyKind;
+use detector_event::{
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod, SubjectId, clean,
+    summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use sha2::{Digest as _, Sha256};
 
-use crate::{
-    event::{
-        AnomalyData, AnyEvent, ClaimantData, ConflictData, SubjectId, clean,
-        summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
-    },
-    pods::{IS_THE_NODE, Pod},
-};
+use crate::pods::IS_THE_NODE;
 
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;

@@ -5,6 +5,9 @@
 use std::{sync::Arc, time::Duration};
 
 use detector_engine::{AnomalyId, AnomalyKind, Network};
+use detector_event::{
+    AnyEvent, Change, ClaimantData, Pod, Role, State, SubjectState, Via, samples,
+};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -14,11 +17,10 @@ use super::{
     pending::MAX_PENDING,
 };
 use crate::{
-    event::{AnyEvent, Change, ClaimantData, SubjectState, samples},
-    health::{Health, Role, State},
+    health::Health,
     kube_client::{KubeClient, simulated::SimulatedApi},
     metrics::{Delivery, Metrics},
-    pods::{IS_THE_NODE, Pod, Via},
+    pods::IS_THE_NODE,
     sinks::EventSink as _,
 };
 

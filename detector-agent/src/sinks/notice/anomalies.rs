@@ -1,17 +1,15 @@
 //! What a message about anomalies of one kind contains.
 
 use detector_engine::AnomalyKind;
+use detector_event::{
+    AnomalyData, SubjectKind, SubjectState,
+    guidance::{Severity, anomaly_effect},
+    next_step::anomaly_next_step,
+    summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
+};
 
 use super::{Facts, Notice};
-use crate::{
-    event::{
-        AnomalyData, SubjectKind, SubjectState,
-        guidance::{Severity, anomaly_effect},
-        next_step::anomaly_next_step,
-        summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
-    },
-    sinks::digest::anomaly_group::AnomalyGroup,
-};
+use crate::sinks::digest::anomaly_group::AnomalyGroup;
 
 /// A group of anomalies in one message.
 pub(super) struct AnomalyFacts<'m> {

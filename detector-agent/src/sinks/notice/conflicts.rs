@@ -1,17 +1,15 @@
 //! What a message about conflicts with the same claimants contains.
 
 use detector_engine::ConflictKind;
+use detector_event::{
+    SubjectKind,
+    guidance::Severity,
+    next_step::{ConflictSituation, Rights},
+    summary::enumeration,
+};
 
 use super::{Facts, Notice};
-use crate::{
-    event::{
-        SubjectKind,
-        guidance::Severity,
-        next_step::{ConflictSituation, Rights},
-        summary::enumeration,
-    },
-    sinks::digest::conflict_group::{ConflictGroup, GroupClaimant},
-};
+use crate::sinks::digest::conflict_group::{ConflictGroup, GroupClaimant};
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;

@@ -12,14 +12,12 @@ mod tests;
 
 use std::time::Duration;
 
+use detector_event::{AnyEvent, Change, SubjectKind, WallTime, clean, guidance::Severity};
+
 use self::{anomalies::AnomalyFacts, conflicts::ConflictFacts, storm::storm};
-use crate::{
-    clock::WallTime,
-    event::{AnyEvent, Change, SubjectKind, clean, guidance::Severity},
-    sinks::{
-        digest::{Digest, Group, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup},
-        message::Message,
-    },
+use crate::sinks::{
+    digest::{Digest, Group, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup},
+    message::Message,
 };
 
 /// A message to a person.

@@ -1,12 +1,10 @@
 //! What a message about the rest of a storm of conflicts contains.
 
 use detector_engine::ConflictKind;
+use detector_event::{Change, SubjectKind, guidance::Severity};
 
 use super::Notice;
-use crate::{
-    event::{Change, SubjectKind, guidance::Severity},
-    sinks::digest::Digest,
-};
+use crate::sinks::digest::Digest;
 
 pub(super) fn storm(digest: &Digest) -> Notice {
     let node = &digest.node;

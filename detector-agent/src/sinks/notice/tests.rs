@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use detector_engine::{Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason};
+use detector_event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples};
 
 use super::*;
-use crate::event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples};
 
 fn headline(notice: &Notice) -> String {
     format!("{}: {}", notice.heading(), notice.finding)

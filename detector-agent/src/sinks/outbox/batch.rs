@@ -5,6 +5,7 @@ use std::{
     sync::Mutex,
 };
 
+use detector_event::{AnyEvent, Change, SubjectId};
 use redb::{ReadableTable as _, Table, WriteTransaction};
 
 use super::{
@@ -13,11 +14,7 @@ use super::{
     queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
     tables::{DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
-use crate::{
-    event::{AnyEvent, Change, SubjectId},
-    persist::store::StoreError,
-    sinks::message::Message,
-};
+use crate::{persist::store::StoreError, sinks::message::Message};
 
 /// Something that changes the tables.
 #[derive(Clone, Debug)]

@@ -1,14 +1,11 @@
 //! The state of the digests of one sink, as it is stored.
 
 use detector_engine::{AnomalyKind, Confidence};
+use detector_event::{AnomalyData, AnyEvent, ConflictData, SubjectId, WallTime};
 use serde::{Deserialize, Serialize};
 
 use super::open_digest::{GroupKey, OpenDigest};
-use crate::{
-    clock::WallTime,
-    event::{AnomalyData, AnyEvent, ConflictData, SubjectId},
-    sinks::digest::DigestRules,
-};
+use crate::sinks::digest::DigestRules;
 
 /// The most groups of conflicts of a sink that have a digest of their own, and the most groups of anomalies. Anomalies beyond
 /// it join the newest group of their kind.
@@ -162,8 +159,9 @@ mod tests {
 
     use std::time::Duration;
 
+    use detector_event::samples;
+
     use super::*;
-    use crate::event::samples;
 
     /// As it was written before there were groups of anomalies.
     #[test]

@@ -4,6 +4,7 @@
 //! Invariants: a digest is raised once and resolved once, when its last member is over, also across restarts; a conflict or an
 //! anomaly is in one digest from its raise to its end. An update is sent only if a person should know what changed.
 
+use detector_event::{AnyEvent, Change, SubjectId};
 use redb::{ReadableTable, Table};
 
 use super::{
@@ -14,11 +15,7 @@ use super::{
     outbox_store::{DelayedDelivery, OutboxStore},
     tables::OpenRecord,
 };
-use crate::{
-    event::{AnyEvent, Change, SubjectId},
-    persist::store::StoreError,
-    sinks::digest::DigestRules,
-};
+use crate::{persist::store::StoreError, sinks::digest::DigestRules};
 
 /// Reads a sink's state; that of a sink without digests so far is empty.
 pub(super) fn read_state(

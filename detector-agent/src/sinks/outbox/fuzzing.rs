@@ -2,6 +2,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
+use detector_event::Change;
 use redb::Database;
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     tables::{self, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::{
-    event::Change,
     persist::store::{Store, StoreError},
     sinks::{filter::Filter, message::Message, settings::Format},
 };

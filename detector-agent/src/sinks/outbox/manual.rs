@@ -4,10 +4,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_event::{Event, Role};
+
 use super::{Outbox, OutboxBounds, SinkQueue, SinkSpec, worker::OutboxWorker};
 use crate::{
-    event::Event,
-    health::{Health, Role},
+    health::Health,
     metrics::Metrics,
     persist::store::Store,
     sinks::{EventSink as _, filter::Filter},

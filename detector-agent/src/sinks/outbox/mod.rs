@@ -58,11 +58,11 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tracing::{error, warn};
 
+use detector_event::AnyEvent;
 pub use sink_queue::SinkQueue;
 
 use super::{EventSink, digest::DigestRules, filter::Filter};
 use crate::{
-    event::AnyEvent,
     health::Part,
     metrics::{Delivery, Metrics},
     node,

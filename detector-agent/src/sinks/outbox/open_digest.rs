@@ -1,18 +1,15 @@
 //! One digest that is not over, as it is stored.
 
 use detector_engine::{AnomalyKind, ConflictKind};
+use detector_event::{
+    AnyEvent, Change, ConflictData, SubjectId, WallTime, names,
+    summary::{claimants, scoped_address},
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    clock::WallTime,
-    event::{
-        AnyEvent, Change, ConflictData, SubjectId, names,
-        summary::{claimants, scoped_address},
-    },
-    sinks::{
-        digest::{Digest, DigestEntry, Group},
-        message::Message,
-    },
+use crate::sinks::{
+    digest::{Digest, DigestEntry, Group},
+    message::Message,
 };
 
 /// The most conflicts of a storm that one message lists, each with other claimants.

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use detector_event::SubjectId;
 use redb::{Database, Durability, ReadableTable as _};
 use tracing::debug;
 
@@ -15,7 +16,7 @@ use super::{
     queue::{Queue, Queues, locked},
     tables::{self, DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
-use crate::{event::SubjectId, persist::store::StoreError};
+use crate::persist::store::StoreError;
 
 /// A subject that a sink gets later, if it is still active then.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,12 +15,10 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{Change, SubjectId};
 use tokio::time::Instant;
 
-use crate::{
-    event::{Change, SubjectId},
-    sinks::message::Message,
-};
+use crate::sinks::message::Message;
 pub(super) use eviction::EvictionCandidate;
 
 /// Events that are also held in memory, so that fresh ones are sent without reading them back.
@@ -334,8 +332,9 @@ impl Queue {
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+    use detector_event::samples;
+
     use super::*;
-    use crate::event::samples;
 
     pub(super) fn queue(entries: &[(&str, Change)]) -> Queue {
         let mut queue = Queue::default();

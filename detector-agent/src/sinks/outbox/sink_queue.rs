@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, mpsc},
 };
 
+use detector_event::SubjectId;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
@@ -14,7 +15,6 @@ use super::{
     worker::OutboxMessage,
 };
 use crate::{
-    event::SubjectId,
     metrics::Metrics,
     persist::store::{Store, StoreError},
     sinks::message::Message,

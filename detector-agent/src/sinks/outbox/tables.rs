@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use detector_event::{AnyEvent, SubjectId, WallTime};
 use redb::{
     Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, WriteTransaction,
 };
@@ -12,12 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::queue::QueueEntry;
-use crate::{
-    clock::WallTime,
-    event::{AnyEvent, SubjectId},
-    persist::store::StoreError,
-    sinks::message::Message,
-};
+use crate::{persist::store::StoreError, sinks::message::Message};
 
 /// Queued events: (sink, sequence number) → [`QueuedRecord`].
 pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =

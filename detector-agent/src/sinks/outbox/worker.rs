@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use detector_event::SubjectId;
 use redb::Database;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{error, info, warn};
@@ -25,7 +26,6 @@ use super::{
     tables::Now,
 };
 use crate::{
-    event::SubjectId,
     health::Part,
     metrics::Metrics,
     persist::store::{Store, StoreError},

@@ -9,8 +9,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use detector_event::samples::{self, conflict};
+
 use super::*;
-use crate::event::samples::{self, conflict};
 
 /// The subjects of what it was offered and shown, in order.
 #[derive(Clone, Debug, Default)]

@@ -2,16 +2,14 @@
 //!
 //! Pod names are untrusted: Slack's control characters are escaped, and every text is truncated to the receiver's limit.
 
+use detector_event::{
+    AnyEvent, Change, ContractName as _,
+    guidance::{Severity, StatusPageUrl},
+    summary::scoped_address,
+};
 use serde_json::{Value, json};
 
-use crate::{
-    event::{
-        AnyEvent, Change, ContractName as _,
-        guidance::{Severity, StatusPageUrl},
-        summary::scoped_address,
-    },
-    sinks::{digest::Group, message::Message, notice::Notice, settings::Format},
-};
+use crate::sinks::{digest::Group, message::Message, notice::Notice, settings::Format};
 
 /// Slack's limit for a section is 3000 characters.
 const SLACK_SECTION: usize = 2900;
@@ -208,12 +206,10 @@ mod tests {
     use std::sync::Arc;
 
     use detector_engine::Network;
+    use detector_event::{Event, samples};
 
     use super::*;
-    use crate::{
-        event::{Event, samples},
-        sinks::digest::Digest,
-    };
+    use crate::sinks::digest::Digest;
 
     fn body(format: Format, event: &Event) -> Value {
         any_body(format, &Message::Event(event.clone().into()))

@@ -9,6 +9,7 @@ pub mod sign;
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
+use detector_event::{WallTime, guidance::StatusPageUrl};
 use hyper::{StatusCode, header::HeaderMap};
 
 use super::{
@@ -16,7 +17,6 @@ use super::{
     message::Message,
     settings::{Format, WebhookSettings},
 };
-use crate::{clock::WallTime, event::guidance::StatusPageUrl};
 use sender::{DeliveryOutcome, DeliveryTarget};
 use sign::{Secret, SecretError, signature};
 

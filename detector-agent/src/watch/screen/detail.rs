@@ -1,12 +1,11 @@
 //! The details of one conflict or anomaly.
 
 use detector_engine::ConflictScope;
+use detector_event::{AnomalyData, ClaimantData, ConflictData, Guidance, clean, row::Item, text};
 use ratatui::{
     style::{Modifier, Style},
     text::{Line, Span},
 };
-
-use crate::event::{AnomalyData, ClaimantData, ConflictData, Guidance, clean, row::Item, text};
 
 /// `highlight` is for the claimant that receives the traffic.
 pub(super) fn lines(item: &Item, highlight: Style) -> Vec<Line<'static>> {

@@ -1,5 +1,6 @@
 //! Drawing of the screen: header, body and footer.
 
+use detector_event::{WallTime, clean, row::shorten_end, text::Colour};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -9,10 +10,6 @@ use ratatui::{
 };
 
 use super::{super::view_model::ConnectionState, Body, View, detail, table};
-use crate::{
-    clock::WallTime,
-    event::{clean, row::shorten_end, text::Colour},
-};
 
 /// What the keys do, and what the table shows.
 const HELP: &str = "\

@@ -5,17 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use detector_event::{
+    WallTime,
+    row::{Item, claimants, duration_text, shorten_end},
+};
 use ratatui::{
     layout::Constraint,
     style::{Color, Modifier, Style},
     widgets::{Cell, Row, Table},
 };
 use unicode_width::UnicodeWidthStr as _;
-
-use crate::{
-    clock::WallTime,
-    event::row::{Item, claimants, duration_text, shorten_end},
-};
 
 /// Width between two columns.
 const SPACING: usize = 2;

@@ -1,11 +1,11 @@
 //! Tests of the screen as it is drawn.
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
+use detector_event::{AnomalyData, ConflictData, samples};
 use ratatui::{Terminal, backend::TestBackend};
 use serde_json::json;
 
 use super::*;
-use crate::event::{AnomalyData, ConflictData, samples};
 
 fn claimant(device: &str, pod: &str) -> serde_json::Value {
     json!({
@@ -210,7 +210,7 @@ fn anomalies_are_rows_with_details() {
     press(&mut view, KeyCode::Esc);
 
     let mut event = samples::drift("10.0.0.9");
-    event.data.state = crate::event::SubjectState::Resolved;
+    event.data.state = detector_event::SubjectState::Resolved;
     view.apply(Update::Anomaly(Box::new(event)));
     assert!(!drawn(&mut view).contains("10.0.0.9"));
 }

@@ -14,10 +14,11 @@ use std::{
 
 use detector_agent::{
     event_loop::EventLoopHandle,
-    health::{Health, Role},
+    health::Health,
     http::{Endpoints, Feed, Listen, Options, Server, Sources},
     metrics::Metrics,
 };
+use detector_event::Role;
 
 /// Well above every timeout of the server.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -9,7 +9,6 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 use detector_agent::{
     cli::Command,
     config,
-    event::AnyEvent,
     health::Health,
     metrics::{Delivery, Metrics},
     persist::store::Store,
@@ -18,6 +17,7 @@ use detector_agent::{
         start::{Senders, SinksError},
     },
 };
+use detector_event::AnyEvent;
 use detector_testkit::{DEADLINE, ReceivedRequest, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use detector_agent::{event::AnyEvent, health::State};
+use detector_event::{AnyEvent, State};
 use detector_testkit::{DEADLINE, ReceivedRequest, Receiver};
 
 use super::{RunningSinks, accepted, event, event_json};

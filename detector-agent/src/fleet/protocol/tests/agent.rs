@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use detector_engine::Timestamp;
+use detector_event::WallTime;
 
 use super::{
     super::{
@@ -11,12 +12,9 @@ use super::{
     },
     server::{Event, Server},
 };
-use crate::{
-    clock::WallTime,
-    fleet::{
-        Subject,
-        objects::{ConflictSpec, Party},
-    },
+use crate::fleet::{
+    Subject,
+    objects::{ConflictSpec, Party},
 };
 
 pub(super) const HANDOVER: Duration = Duration::from_secs(15);

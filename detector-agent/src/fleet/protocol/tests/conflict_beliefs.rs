@@ -1,6 +1,7 @@
 //! What counts as news of an `IPConflict`, and the form in which one is used and written.
 
 use detector_engine::{Confidence, ConflictId, ConflictScope, LeaveReason};
+use detector_event::WallTime;
 
 use super::super::{
     Stored, Version,
@@ -8,7 +9,6 @@ use super::super::{
     objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
 };
 use super::agent::address;
-use crate::clock::WallTime;
 
 fn of(node: &str) -> ConflictClaimant {
     ConflictClaimant {

@@ -83,7 +83,7 @@ fn nothing_is_sent_before_the_journal_has_it() {
     let mut a = Agent::new("a");
     let claim = a.local("web");
     a.protocol.set_local(a.now, address(), Some(claim));
-    let wall = crate::clock::WallTime::from_unix_nanos(1_000_000).unwrap();
+    let wall = detector_event::WallTime::from_unix_nanos(1_000_000).unwrap();
     assert_eq!(a.protocol.next_request(a.now, wall), None);
     assert_eq!(a.protocol.take_effects().len(), 1);
     assert!(a.protocol.next_request(a.now, wall).is_some());

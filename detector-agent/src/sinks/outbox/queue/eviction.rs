@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use detector_event::{Change, SubjectId};
+
 use super::{LaneState, Queue, QueueEntry};
-use crate::event::{Change, SubjectId};
 
 /// Events of one subject that are evicted together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +107,7 @@ mod tests {
 
     use std::time::Duration;
 
+    use detector_event::samples;
     use tokio::time::Instant;
 
     use super::{
@@ -113,7 +115,6 @@ mod tests {
         Change::{Raised, Resolved, Updated},
         *,
     };
-    use crate::event::samples;
 
     #[test]
     fn complete_pairs_then_outdated_updates_then_undelivered_raises() {

@@ -3,6 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use detector_engine::{AnomalyKind, Confidence, ResolveReason};
+use detector_event::{
+    AnomalyEvent, AnyEvent, Change, Event, EventType, ResolvedBecause, SubjectState, WallTime,
+    samples,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -10,10 +14,6 @@ use super::{
     world,
 };
 use crate::{
-    clock::WallTime,
-    event::{
-        AnomalyEvent, AnyEvent, Change, Event, EventType, ResolvedBecause, SubjectState, samples,
-    },
     metrics::Metrics,
     persist::store::Store,
     sinks::{

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use detector_event::{AnyEvent, Change, WallTime, samples};
+
 use super::{
     super::{CAPACITY, Outbox, OutboxBounds, SinkSpec},
     world::{ALL, Simulation, health, sinks, store_on},
 };
 use crate::{
-    clock::WallTime,
-    event::{AnyEvent, Change, samples},
     metrics::Metrics,
     persist::store::Store,
     sinks::{EventSink as _, filter::Filter},

@@ -8,6 +8,7 @@ use std::{
 };
 
 use detector_engine::Confidence;
+use detector_event::{AnyEvent, Change, Role, SubjectId, samples};
 use tokio::time::Instant;
 
 use super::{
@@ -15,8 +16,7 @@ use super::{
     disk::Disk,
 };
 use crate::{
-    event::{AnyEvent, Change, SubjectId, samples},
-    health::{Health, Part, Role},
+    health::{Health, Part},
     metrics::{Delivery, Metrics},
     persist::store::{Store, StoreError},
     sinks::{EventSink as _, digest::DigestRules, filter::Filter, message::Message},

@@ -8,12 +8,12 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use detector_event::{Change, Event, Role, SubjectId, samples};
 use tokio::{task::LocalSet, time::sleep};
 
 use super::*;
 use crate::{
-    event::{Change, Event, SubjectId, samples},
-    health::{Health, Role},
+    health::Health,
     metrics::{Delivery, Metrics},
     sinks::outbox::manual::ManualOutbox,
 };

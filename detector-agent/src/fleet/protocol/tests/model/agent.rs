@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 
 use detector_engine::{ConflictId, Timestamp};
+use detector_event::WallTime;
 
-use crate::{
-    clock::WallTime,
-    fleet::{
-        Subject,
-        objects::Party,
-        protocol::{
-            Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings,
-            tests::server::{Event, Server},
-        },
+use crate::fleet::{
+    Subject,
+    objects::Party,
+    protocol::{
+        Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings,
+        tests::server::{Event, Server},
     },
 };
 
