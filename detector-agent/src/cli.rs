@@ -4,19 +4,16 @@
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use detector_client::{
+    AgentAddress, Client, ClientError,
+    packaging::{CompletionsArgs, ManArgs},
+};
 use detector_event::guidance::StatusPageUrl;
 use ipnet::IpNet;
 
 use crate::{
-    agent_client::{AgentAddress, Client, ClientError},
-    fleet::FleetSettings,
-    http::Listen,
-    instance::socket_path,
-    ipam::IpamSettings,
-    observe::ebpf::AttachMode,
-    packaging::{CompletionsArgs, ManArgs},
-    pods::PodLookupSettings,
-    sinks::settings::SinkSettings,
+    fleet::FleetSettings, http::Listen, instance::socket_path, ipam::IpamSettings,
+    observe::ebpf::AttachMode, pods::PodLookupSettings, sinks::settings::SinkSettings,
 };
 
 /// Headings of `--help`, which group the flags.
@@ -296,7 +293,9 @@ impl AgentArgs {
                 token_file: self.token_file.clone(),
                 ca_file: self.ca_file.clone(),
             }),
-            None => Ok(Client::local(socket_path(&self.lock.run_dir)?)),
+            None => socket_path(&self.lock.run_dir)
+                .map(Client::local)
+                .map_err(|error| ClientError::Namespace(error.to_string())),
         }
     }
 }

@@ -6,8 +6,9 @@ use detector_agent::{
     agent, check, cleanup,
     cli::{Cli, Command},
     config::{self, ConfigError},
-    logging, name_service, packaging, watch,
+    logging, watch,
 };
+use detector_client::{name_service, packaging};
 use detector_event::counted;
 
 /// Exit code for an incomplete check and for every failure.

@@ -20,7 +20,7 @@ pub(crate) const AGENT: &str = "detector-agent";
 /// An integration test of the workspace that is quickly linked.
 const SMALL_TEST: &str = "namespaces";
 
-/// Binary of the kubectl plugin, in the agent's package.
+/// Package and binary of the kubectl plugin.
 pub(crate) const PLUGIN: &str = "kubectl-ipconflict";
 
 /// Cargo profile of the agent; the eBPF programs are always optimised.
@@ -81,6 +81,12 @@ impl Binary {
 pub(crate) const AGENT_BINARY: Binary = Binary {
     package: AGENT,
     name: AGENT,
+};
+
+/// The kubectl plugin as an executable.
+pub(crate) const PLUGIN_BINARY: Binary = Binary {
+    package: PLUGIN,
+    name: PLUGIN,
 };
 
 /// Builds the eBPF programs and the agent; returns the path of the executable.

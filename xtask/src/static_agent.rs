@@ -21,7 +21,7 @@ use crate::{
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
-/// Compiles the eBPF programs and these executables of the agent's package; returns the directory that contains them. They
+/// Compiles the eBPF programs and these executables, each of the package of its name; returns the directory that contains them. They
 /// have no debug information.
 ///
 /// # Errors
@@ -64,8 +64,12 @@ fn cargo(
     let target = architecture.target();
     let mut command = toolchain.cargo(workspace, &target)?;
     command
-        .args([subcommand, "--package", AGENT, "--locked"])
-        .args(executables.iter().flat_map(|name| ["--bin", name]))
+        .args([subcommand, "--locked"])
+        .args(
+            executables
+                .iter()
+                .flat_map(|name| ["--package", name, "--bin", name]),
+        )
         .args(["--target", &target, "--target-dir"])
         .arg(target_dir(workspace))
         // With `--target`, these flags do not reach build scripts and procedural macros, which cannot be static.

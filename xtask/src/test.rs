@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::Result;
 
 use crate::{
+    build::{self, AGENT_BINARY, PLUGIN_BINARY, Profile},
     ebpf, files, host, process,
     requirements::Group,
     setup, vm,
@@ -13,7 +14,7 @@ use crate::{
 
 /// The features that enable tests which need root and network namespaces.
 pub(crate) const PRIVILEGED_FEATURES: &str = "detector-agent/privileged-tests,detector-fuzz/privileged-tests,\
-     detector-testkit/privileged-tests,xtask/privileged-tests";
+     detector-testkit/privileged-tests,kubectl-ipconflict/privileged-tests,xtask/privileged-tests";
 
 /// The binary of the tests in a cluster, which others do not include.
 pub(crate) const CLUSTER_TESTS: &str = "cluster";
@@ -69,6 +70,9 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
         groups.push(Group::Cluster);
     }
     setup::ensure(workspace, &groups)?;
+    // A test may run the program of another package; cargo builds those of its own.
+    let programs = [AGENT_BINARY, PLUGIN_BINARY];
+    build::binaries(workspace, Profile::Debug, &programs)?;
     let object = ebpf::build(workspace)?;
     let sequences = options
         .model_sequences

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use detector_client::{AgentStatus, Client, ClientError, Overview};
 use detector_event::{PartReport, Role, State, WallTime};
 use tokio::time::{Instant, sleep};
 
@@ -9,10 +10,7 @@ use super::{
     CheckError,
     report::{Findings, Source},
 };
-use crate::{
-    agent_client::{AgentStatus, Client, ClientError, Overview},
-    cli::AgentArgs,
-};
+use crate::cli::AgentArgs;
 
 /// How long to wait for an agent that is starting, or reading the kernel state again after a loss.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);

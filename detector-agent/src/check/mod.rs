@@ -7,10 +7,10 @@ mod report;
 
 use std::io::{self, Write as _};
 
+use detector_client::{ClientError, Gap};
 use detector_event::text::Colour;
 
 use crate::{
-    agent_client::{ClientError, Gap},
     cli::{CheckArgs, CheckFormat},
     node::NodeNameError,
     observe::netlink::{OpenError, PatternError, ReadError},

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use detector_client::Gap;
 use detector_engine::{
     AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PoolUpdate,
     Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
@@ -17,7 +18,6 @@ use super::{
     report::{Findings, Source},
 };
 use crate::{
-    agent_client::Gap,
     cli::CheckArgs,
     clock::{self},
     ipam,

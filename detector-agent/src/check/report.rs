@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use detector_client::Gap;
 use detector_event::{
     AnomalyData, ConflictData, WallTime, clean,
     text::{Claimants, Colour, anomaly_lines, conflict_table, reasons},
 };
 use serde_json::{Value, json};
-
-use crate::agent_client::Gap;
 
 /// What a single look cannot know about a conflict or an anomaly: ids and times.
 const UNKNOWN_TO_A_LOOK: [&str; 9] = [

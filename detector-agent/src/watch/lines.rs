@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
 };
 
+use detector_client::Overview;
 use detector_engine::{AnomalyId, ConflictId};
 use detector_event::{
     AnomalyData, AnomalyEvent, Change, ConflictData, Event, WallTime, clean, text,
@@ -12,7 +13,6 @@ use detector_event::{
 use tokio::sync::mpsc;
 
 use super::Update;
-use crate::agent_client::Overview;
 
 /// Prints lines until stdout is closed or Ctrl-C is pressed.
 pub(super) async fn show(first: Overview, mut updates: mpsc::Receiver<Update>) -> io::Result<()> {

@@ -15,13 +15,11 @@ use std::{
     time::Duration,
 };
 
+use detector_client::{Client, ClientError, Overview};
 use detector_event::{AnomalyEvent, Event};
 use tokio::{sync::mpsc, time::sleep};
 
-use crate::{
-    agent_client::{Client, ClientError, Overview},
-    cli::WatchArgs,
-};
+use crate::cli::WatchArgs;
 use stream::{EventStream, Message};
 
 /// Longest delay between two attempts to reconnect.

@@ -8,6 +8,7 @@ mod tests;
 
 use std::{io, thread, time::Duration};
 
+use detector_client::Overview;
 use detector_event::{WallTime, row::Item, text::Colour};
 use ratatui::{
     DefaultTerminal,
@@ -17,7 +18,6 @@ use ratatui::{
 use tokio::{sync::mpsc, time::interval};
 
 use super::{Update, view_model::ViewModel};
-use crate::agent_client::Overview;
 
 /// Longest filter, in characters.
 const MAX_FILTER: usize = 100;

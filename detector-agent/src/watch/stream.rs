@@ -1,9 +1,8 @@
 //! Parser of the agent's event stream (server-sent events).
 
+use detector_client::{ClientError, next_chunk};
 use detector_event::{AnomalyEvent, ContractName as _, Event, EventType, SubjectClass};
 use hyper::body::Incoming;
-
-use crate::agent_client::{ClientError, next_chunk};
 
 /// Largest accepted event, in bytes.
 const MAX_EVENT: usize = 4 << 20;

@@ -1,9 +1,9 @@
 //! The state behind the table: active conflicts, open anomalies, and the most recently resolved conflicts.
 
+use detector_client::Overview;
 use detector_event::{SubjectId, row::Item};
 
 use super::Update;
-use crate::agent_client::Overview;
 
 /// Maximum number of resolved conflicts.
 const MAX_RESOLVED: usize = 50;

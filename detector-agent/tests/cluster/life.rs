@@ -133,7 +133,9 @@ fn exec_check_names_the_conflict(it: &Installation, address: &str) {
 
 /// kubectl finds the plugin by its name on PATH.
 fn kubectl_plugin_names_the_conflict(it: &Installation, address: &str) {
-    let plugin = Path::new(env!("CARGO_BIN_EXE_kubectl-ipconflict"));
+    // The plugin is beside the agent, where `cargo xtask test` builds it.
+    let plugin = Path::new(AGENT).with_file_name("kubectl-ipconflict");
+    assert!(plugin.exists(), "{} was not built", plugin.display());
     let mut directories = vec![plugin.parent().unwrap().to_owned()];
     for args in [vec![], vec!["who-has", address]] {
         let mut kubectl = it.cluster.command("kubectl");

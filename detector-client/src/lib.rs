@@ -4,8 +4,10 @@
 mod answers;
 mod error;
 mod files;
-#[cfg(feature = "node")]
+#[cfg(unix)]
 mod local;
+pub mod name_service;
+pub mod packaging;
 
 use std::{
     future::poll_fn,
@@ -67,7 +69,7 @@ pub struct Client {
     tls: Option<TlsConnector>,
     authorization: Option<header::HeaderValue>,
     /// The agent's socket, instead of its port.
-    #[cfg(feature = "node")]
+    #[cfg(unix)]
     socket: Option<PathBuf>,
 }
 
@@ -111,7 +113,7 @@ impl Client {
             prefix: uri.path().trim_end_matches('/').to_owned(),
             tls,
             authorization,
-            #[cfg(feature = "node")]
+            #[cfg(unix)]
             socket: None,
         })
     }
@@ -137,19 +139,19 @@ impl Client {
     }
 
     /// Readiness and the state of the agent's parts.
-    pub(crate) async fn status(&self) -> Result<AgentStatus, ClientError> {
+    pub async fn status(&self) -> Result<AgentStatus, ClientError> {
         self.connect().await?.status().await
     }
 
     /// The body of the event stream, resumed after the event `last_id`.
-    pub(crate) async fn events(&self, last_id: Option<&str>) -> Result<Incoming, ClientError> {
+    pub async fn events(&self, last_id: Option<&str>) -> Result<Incoming, ClientError> {
         let mut connection = self.connect().await?;
         let response = connection.get("/api/v1/events", last_id).await?;
         Ok(response.into_body())
     }
 
     async fn connect(&self) -> Result<Connection<'_>, ClientError> {
-        #[cfg(feature = "node")]
+        #[cfg(unix)]
         if let Some(socket) = &self.socket {
             return self.connect_over(local::connect(socket).await?).await;
         }
@@ -323,7 +325,7 @@ impl Connection<'_> {
 }
 
 /// The next chunk of a response; `None` at its end.
-pub(crate) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
+pub async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
     loop {
         let next = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         let frame = timeout(IDLE_TIMEOUT, next)

@@ -80,10 +80,11 @@ impl AgentStatus {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "samples"))]
 impl AgentStatus {
     /// An agent whose parts have these roles and states.
-    pub(crate) fn sample(ready: bool, devices: Option<usize>, parts: &[(Role, State)]) -> Self {
+    #[must_use]
+    pub fn sample(ready: bool, devices: Option<usize>, parts: &[(Role, State)]) -> Self {
         let part = |(role, state): &(Role, State)| PartReport {
             name: "part".to_owned(),
             role: *role,

@@ -41,10 +41,9 @@ pub enum ClientError {
         /// The cause.
         reason: String,
     },
-    /// The network namespace is unknown, and with it the socket.
-    #[cfg(feature = "node")]
-    #[error(transparent)]
-    Namespace(#[from] crate::instance::InstanceError),
+    /// The network namespace is unknown, and with it the socket; the sentence.
+    #[error("{0}")]
+    Namespace(String),
     /// A connection, but no response in time.
     #[error("the agent at {url} does not respond: {reason}")]
     NoResponse {

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use ::kube::{Api, Client};
+use detector_client::{AgentStatus, Client as AgentClient, ClientError, Overview};
 use detector_event::ClaimData;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +13,6 @@ use super::{
     agents::{Agents, NodeAgent, reason},
     args::ClusterArgs,
 };
-use crate::agent_client::{AgentStatus, Client as AgentClient, ClientError, Overview};
 
 /// How long to wait for the reason of a failed connection, which arrives on a channel of its own.
 const REASON_TIMEOUT: Duration = Duration::from_millis(500);

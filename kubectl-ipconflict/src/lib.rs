@@ -18,13 +18,13 @@ use ::kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+use detector_client::{
+    AgentAddress, Client as AgentClient, ClientError,
+    packaging::{self, PackagingError},
+};
 use detector_event::text::Colour;
 use serde_json::Value;
 
-use crate::{
-    agent_client::{AgentAddress, Client as AgentClient, ClientError},
-    packaging::{self, PackagingError},
-};
 use agents::Agents;
 use args::{Cli, ClusterArgs, Command, Output};
 use report::Report;

@@ -3,8 +3,7 @@
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-
-use crate::packaging::{CompletionsArgs, ManArgs};
+use detector_client::packaging::{CompletionsArgs, ManArgs};
 
 /// Shows the IP address conflicts and anomalies of a cluster, as the agents on its nodes know them.
 ///

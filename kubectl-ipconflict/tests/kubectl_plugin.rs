@@ -6,16 +6,22 @@
     reason = "tests fail by panicking"
 )]
 
+use std::path::{Path, PathBuf};
+
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, KubeApi, Node, Outcome, PodSpec,
     http::TestClient, kube_api::pod, until,
 };
 use serde_json::{Value, json};
 
-const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-ipconflict");
 const NAMESPACE: &str = "ip-conflict-detector";
 const ADDRESS: &str = "10.244.2.10";
+
+/// The agent's program: beside the plugin, where `cargo xtask test` builds it.
+fn agent() -> PathBuf {
+    Path::new(PLUGIN).with_file_name("detector-agent")
+}
 
 /// A cluster: the API server, and nodes with an agent each.
 struct Cluster {
@@ -52,7 +58,7 @@ impl Cluster {
             "--node-name",
             name,
         ];
-        let command = AgentCommand::new(AGENT, args)
+        let command = AgentCommand::new(agent(), args)
             .arg("--cri-endpoint=off")
             .arg("--kube=off");
         let agent = Agent::start_ready(&node, &command).unwrap();
