@@ -6,12 +6,13 @@ use detector_engine::{
     Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp,
 };
 use detector_event::Change;
+use detector_fleet::{Report, Subject};
 use ipnet::IpNet;
 
 use super::Core;
 use crate::{
     clock,
-    fleet::{self, FleetMessage, Subject, protocol::Report},
+    fleet::{self, FleetMessage},
     metrics::{KindAndScope, Metrics, gauge_value},
     sinks::Reporter,
 };
@@ -236,9 +237,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use detector_event::{AnyEvent, ChangedField, EventMaker};
+    use detector_fleet::samples;
 
     use super::*;
-    use crate::{fleet::samples, pods::PodLookups, sinks::EventSink};
+    use crate::{pods::PodLookups, sinks::EventSink};
 
     fn open(report: &Report) -> Open<()> {
         Open::new((), report, false)

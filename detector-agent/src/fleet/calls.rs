@@ -1,11 +1,9 @@
 //! The requests of the driver that are under way.
 
+use detector_fleet::{CallId, Outcome, Request};
 use tokio::time::Instant;
 
-use super::{
-    protocol::{CallId, Outcome, Request},
-    registry::Answer,
-};
+use super::registry::Answer;
 
 /// The end of a request.
 pub(super) struct Done {

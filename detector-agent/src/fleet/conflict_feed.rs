@@ -14,11 +14,9 @@ use std::{
 
 use detector_engine::{Claimant, ClaimantId, Conflict, ConflictScope, IfIndex};
 use detector_event::{Moment, Pod};
-
-use super::{
+use detector_fleet::{
     Subject,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_CLAIMANTS, Party},
-    protocol,
 };
 
 /// The most conflicts of this node that are published at once.
@@ -167,7 +165,7 @@ fn spec(
         confidence: conflict.confidence,
         raised_at: Some(moment.wall_at(conflict.raised_at)),
         nodes: String::new(),
-        pods: protocol::columns(&claimants).1,
+        pods: detector_fleet::columns(&claimants).1,
         claimants,
     }
 }

@@ -5,19 +5,21 @@
 use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration};
 
 use detector_event::WallTime;
+use detector_fleet::{
+    Effect, Identity, LocalClaim, Mode, Protocol, Report, Request, Subject,
+    objects::{ConflictSpec, Party},
+};
 use ipnet::IpNet;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use super::{
-    ConflictUpdate, FleetSettings, Inbox, Subject,
+    ConflictUpdate, FleetSettings, Inbox,
     calls::{Done, Origin, outcome_name, verb},
     clock::Clock,
     health::{FleetHealth, Way},
     journal::Journal,
     local_conflicts::LocalConflicts,
-    objects::{ConflictSpec, Party},
     pacing::Pacing,
-    protocol::{Effect, Identity, LocalClaim, Mode, Protocol, Report, Request},
     registry::{Problem, Registry},
     watch::{OwnNode, RECHECK, WatchUpdate, WatchedConflict},
 };

@@ -20,13 +20,10 @@ use std::{
 
 use detector_engine::{CertainClaim, ClaimantId, IfIndex, PoolId, Timestamp};
 use detector_event::Pod;
+use detector_fleet::{LocalClaim, Mode, Subject, objects::Party};
 use ipnet::IpNet;
 
-use super::{
-    FeedUpdate, Subject,
-    objects::Party,
-    protocol::{LocalClaim, Mode},
-};
+use super::FeedUpdate;
 
 /// A device by index and generation.
 type DeviceId = (IfIndex, u64);

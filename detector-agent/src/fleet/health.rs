@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use detector_event::{State, counted};
+use detector_fleet::Counts;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{protocol::Counts, registry::Problem};
+use super::registry::Problem;
 use crate::{clock, health::Part, log_budget::LogBudget};
 
 /// A server that is away for less than this is not shown as away.

@@ -8,9 +8,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use detector_fleet::{LocalClaim, Subject, objects::ConflictSpec};
 use tokio::sync::Notify;
 
-use super::{ConflictUpdate, Subject, objects::ConflictSpec, protocol::LocalClaim};
+use super::ConflictUpdate;
 
 /// The present state of a subject on this node. The node and the boot of the claim's party are filled in later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +98,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use detector_engine::Timestamp;
+    use detector_fleet::{Mode, objects::Party};
 
     use super::*;
-    use crate::fleet::{objects::Party, protocol::Mode};
 
     #[tokio::test]
     async fn only_the_newest_state_of_a_subject_waits() {

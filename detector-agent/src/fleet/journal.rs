@@ -11,13 +11,13 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use detector_fleet::{Memory, Subject};
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
 use tracing::{info, warn};
 
-use super::{Subject, protocol::Memory};
 use crate::{
     persist::store::{Store, StoreError},
     timer::sleep_until_some,

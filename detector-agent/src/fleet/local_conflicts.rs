@@ -20,12 +20,9 @@ use std::{
 };
 
 use detector_engine::{ConflictScope, Timestamp};
+use detector_fleet::{Outcome, Request, Stored, objects::ConflictSpec};
 
-use super::{
-    conflict_feed::ConflictUpdate,
-    objects::ConflictSpec,
-    protocol::{Outcome, Request, Stored},
-};
+use super::conflict_feed::ConflictUpdate;
 
 /// Writes in a burst, then one each [`WRITE_INTERVAL`].
 const WRITE_BURST: u32 = 128;

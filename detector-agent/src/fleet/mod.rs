@@ -7,8 +7,8 @@
 //!                              └──► reports ──► event loop ──► events, API, metrics
 //! ```
 //!
-//! Each live address of a pod on this node is an `IPClaim` named after the address ([`objects`]). `AlreadyExists` on its creation is
-//! the detection; an `IPConflict` carries the confirmation between the agents ([`protocol`]). Node-local detection does not depend
+//! Each live address of a pod on this node is an `IPClaim` named after the address ([`detector_fleet::objects`]). `AlreadyExists` on its creation is
+//! the detection; an `IPConflict` carries the confirmation between the agents ([`detector_fleet`], the pure protocol). Node-local detection does not depend
 //! on any of this: the claims arrive through a bounded, deduplicated queue, and a server that is away costs only delay.
 //!
 //! The conflicts within this node are published as `IPConflict`s as well ([`conflict_feed`], [`local_conflicts`]), for people only:
@@ -23,16 +23,11 @@ mod health;
 mod inbox;
 mod journal;
 mod local_conflicts;
-pub mod objects;
 mod pacing;
-pub mod protocol;
 mod registry;
 mod report;
-#[cfg(test)]
-pub(crate) mod samples;
 mod settings;
 mod start;
-mod subject;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -43,4 +38,3 @@ pub use inbox::{FeedUpdate, Inbox};
 pub(crate) use report::{conflict, overlap};
 pub use settings::{FleetMode, FleetSettings};
 pub use start::{Fleet, FleetMessage, Surroundings, start};
-pub use subject::{NotASubject, Subject};

@@ -20,6 +20,10 @@ use ::kube::{
         params::Preconditions,
     },
 };
+use detector_fleet::{
+    NodeState, Outcome, Request, Stored, Version,
+    objects::{self, ClaimSpec, ConflictSpec},
+};
 use http::header::RETRY_AFTER;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
@@ -30,10 +34,6 @@ use tokio::{
 use self::{
     answer::{RawAnswer, is_named},
     owners::Owners,
-};
-use super::{
-    objects::{self, ClaimSpec, ConflictSpec},
-    protocol::{NodeState, Outcome, Request, Stored, Version},
 };
 use crate::kube_client::KubeClient;
 

@@ -8,13 +8,12 @@ use detector_engine::{
     Timestamp, UnknownBeginning, Vlan,
 };
 use detector_event::Moment;
+use detector_fleet::{
+    Report,
+    objects::{ConflictClaimant, Party},
+};
 use fnv::FnvHasher;
 use ipnet::IpNet;
-
-use super::{
-    objects::{ConflictClaimant, Party},
-    protocol::Report,
-};
 
 /// The most claimants that are listed.
 const CLAIMANTS: usize = 64;
@@ -164,12 +163,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
     use detector_event::{ConflictData, PodAnswer};
+    use detector_fleet::{Subject, samples};
 
     use super::*;
-    use crate::{
-        clock,
-        fleet::{Subject, samples},
-    };
+    use crate::clock;
 
     #[test]
     fn each_claimant_has_its_node_and_pod() {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use detector_event::Role;
+use detector_fleet::{Identity, Protocol, Report, Settings};
 use tokio::{sync::mpsc as queue, task::JoinHandle};
 use tracing::{error, info, warn};
 
@@ -20,7 +21,6 @@ use super::{
     driver::{Driver, Parts},
     health::FleetHealth,
     journal::Journal,
-    protocol::{Identity, Protocol, Report, Settings},
     registry::Registry,
     watch::{watch_conflicts, watch_own_node},
 };
@@ -243,11 +243,10 @@ impl FleetThread {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_fleet::{Memory, samples};
+
     use super::*;
-    use crate::{
-        fleet::{protocol::Memory, samples},
-        kube_client::simulated::SimulatedApi,
-    };
+    use crate::kube_client::simulated::SimulatedApi;
 
     #[tokio::test]
     async fn what_the_previous_run_reported_comes_first_and_without_the_server() {

@@ -14,6 +14,10 @@ use ::kube::{
 };
 use detector_engine::ConflictScope;
 use detector_event::error_chain;
+use detector_fleet::{
+    Stored,
+    objects::{ConflictSpec, SCOPE_LABEL, node_label},
+};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use serde::de::DeserializeOwned;
@@ -27,8 +31,6 @@ use tracing::debug;
 use super::{
     health::Way,
     local_conflicts::is_within,
-    objects::{ConflictSpec, SCOPE_LABEL, node_label},
-    protocol::Stored,
     registry::{Problem, Registry, conflicts, version},
 };
 use crate::{

@@ -3,13 +3,13 @@
 use std::{collections::BTreeSet, fs, process::Command};
 
 use anyhow::{Result, ensure};
-use detector_agent::fleet::objects::{
-    ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, Party, VERSION,
-};
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network,
 };
 use detector_event::WallTime;
+use detector_fleet::objects::{
+    ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, Party, VERSION,
+};
 use detector_testkit::{
     cluster::{Cluster, ClusterOptions, copy_chart},
     until,

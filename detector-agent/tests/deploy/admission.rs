@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use detector_agent::fleet::objects::node_label;
+use detector_fleet::objects::node_label;
 use serde_json::{Value, json};
 
 use crate::tools::{NAME, documents, output, python, render};

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, fs};
 
-use detector_agent::fleet::objects::{
-    ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, MAX_COLUMN,
-    MAX_REASON, Party, VERSION,
-};
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network,
 };
 use detector_event::{ContractName, WallTime};
+use detector_fleet::objects::{
+    ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, MAX_COLUMN,
+    MAX_REASON, Party, VERSION,
+};
 use serde_json::{Value, json};
 
 use crate::tools::{deploy, documents, output, python};

@@ -5,14 +5,12 @@
 
 use std::sync::Arc;
 
+use detector_fleet::Memory;
 use redb::{Database, ReadableTable as _, TableDefinition, WriteTransaction};
 use tracing::{info, warn};
 
 use super::Changes;
-use crate::{
-    fleet::protocol::Memory,
-    persist::store::{Store, StoreError},
-};
+use crate::persist::store::{Store, StoreError};
 
 /// To be changed whenever an earlier agent would misread the records, or this one those of an earlier agent.
 const FORMAT: &str = "1";

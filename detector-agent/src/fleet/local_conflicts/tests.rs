@@ -5,8 +5,9 @@
     reason = "a test fails by panicking"
 )]
 
+use detector_fleet::{Version, samples::report};
+
 use super::*;
-use crate::fleet::{protocol::Version, samples::report};
 
 /// The conflict within `node`, with this text in its column.
 fn spec(node: &str, pods: &str) -> ConflictSpec {

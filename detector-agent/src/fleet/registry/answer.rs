@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use ::kube::core::Status;
 use bytes::Bytes;
+use detector_fleet::Outcome;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 
 use super::Answer;
-use crate::fleet::protocol::Outcome;
 
 /// The longest part of a server's text in an error, in characters.
 const TEXT: usize = 300;

@@ -5,13 +5,11 @@
 )]
 
 use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Network};
+use detector_fleet::objects::{ConflictClaimant, ConflictState, Party};
 use serde_json::json;
 
 use super::*;
-use crate::{
-    fleet::objects::{ConflictClaimant, ConflictState, Party},
-    kube_client::simulated::{Failure, SimulatedApi},
-};
+use crate::kube_client::simulated::{Failure, SimulatedApi};
 
 const CLAIMS: &str = "/apis/ipconflict.io/v1alpha1/ipclaims";
 const CONFLICTS: &str = "/apis/ipconflict.io/v1alpha1/ipconflicts";
@@ -36,7 +34,7 @@ async fn registry(api: &SimulatedApi, node: &str) -> Registry {
 /// The name of the object of [`address`].
 const ADDRESS: &str = "10.244.1.5";
 
-fn address() -> crate::fleet::Subject {
+fn address() -> detector_fleet::Subject {
     ADDRESS.parse().unwrap()
 }
 

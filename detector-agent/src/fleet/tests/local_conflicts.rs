@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use detector_engine::ConflictScope;
+use detector_fleet::{objects::ConflictSpec, samples::report};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{Agent, CLAIMS, CONFLICTS, NODES, server, wait_for};
 use crate::{
-    fleet::{ConflictUpdate, MAX_PUBLISHED, objects::ConflictSpec, samples::report},
+    fleet::{ConflictUpdate, MAX_PUBLISHED},
     kube_client::simulated::SimulatedApi,
 };
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use detector_event::State;
+use detector_fleet::{LocalClaim, Mode, Report, Subject, objects::Party};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -13,9 +14,7 @@ use super::{CLAIMS, CONFLICTS, NODES, settings, wait_for as wait};
 use crate::{
     clock,
     fleet::{
-        FeedUpdate, FleetSettings, Inbox, Subject,
-        objects::Party,
-        protocol::{LocalClaim, Mode, Report},
+        FeedUpdate, FleetSettings, Inbox,
         start::{FleetMessage, Surroundings, prepare},
     },
     health::Health,

@@ -6,14 +6,12 @@
     reason = "a test fails by panicking"
 )]
 
+use detector_fleet::Request;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::*;
-use crate::{
-    fleet::protocol::Request,
-    kube_client::simulated::{Failure, SimulatedApi},
-};
+use crate::kube_client::simulated::{Failure, SimulatedApi};
 
 const CONFLICTS: &str = "/apis/ipconflict.io/v1alpha1/ipconflicts";
 const MINUTE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 
 use detector_engine::Confidence;
 
-use crate::fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState};
+use crate::objects::{ConflictClaimant, ConflictSpec, ConflictState};
 
 /// Whether the agent of `me` may write this.
 ///

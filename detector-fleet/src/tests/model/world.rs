@@ -9,10 +9,7 @@ use super::{
     checks,
     ops::{NODES, Op},
 };
-use crate::fleet::{
-    Subject,
-    protocol::{Call, Mode, NodeState, Outcome, Request, tests::server::Server},
-};
+use crate::{Call, Mode, NodeState, Outcome, Request, Subject, tests::server::Server};
 
 /// How long a request whose sender has given up may still take effect.
 const LATE: u64 = 60_000_000_000;

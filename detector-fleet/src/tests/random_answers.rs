@@ -10,7 +10,7 @@ use super::{
     super::{Call, Mode, NodeState, Outcome, Report, Request, Stored, Version, conflict},
     agent::{Agent, address, other_address},
 };
-use crate::fleet::{
+use crate::{
     Subject,
     objects::{self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, Party},
 };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use detector_engine::Timestamp;
 
-use crate::fleet::Subject;
+use crate::Subject;
 
 /// So many urgent requests are sent for each plain one while both wait: a flood of conflicts does not stop registration.
 const URGENT_PER_PLAIN: u8 = 3;

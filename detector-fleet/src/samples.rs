@@ -7,9 +7,8 @@ use detector_engine::{
 };
 
 use super::{
-    Subject,
+    Report, Subject,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
-    protocol::Report,
 };
 
 /// The claimant on a node: `veth-a` on `node-a`.
@@ -29,7 +28,7 @@ fn claimant(name: &str, is_address: bool) -> ConflictClaimant {
 }
 
 /// `node-b` reports that `node-a` has the same address or range.
-pub(crate) fn report(subject: &str) -> Report {
+pub fn report(subject: &str) -> Report {
     let address: Subject = subject.parse().unwrap();
     let is_address = matches!(address, Subject::Address(_));
     Report {

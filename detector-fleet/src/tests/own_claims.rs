@@ -11,7 +11,7 @@ use super::{
     },
     agent::{Agent, address, holder, server},
 };
-use crate::fleet::objects::{ClaimSpec, Party};
+use crate::objects::{ClaimSpec, Party};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOW: Timestamp = Timestamp(1_000_000_000_000);

@@ -1,6 +1,6 @@
 //! Requests to the server and their outcomes.
 
-use crate::fleet::{
+use crate::{
     Subject,
     objects::{ClaimSpec, ConflictSpec},
 };

@@ -41,7 +41,8 @@ impl Reported {
 
 impl Report {
     /// What the previous run of this agent had reported last, if it was open.
-    pub(in crate::fleet) fn restored(memory: &Memory) -> Option<Self> {
+    #[must_use]
+    pub fn restored(memory: &Memory) -> Option<Self> {
         let conflict = memory.reported.as_deref()?;
         Some(Self {
             conflict: conflict.clone(),

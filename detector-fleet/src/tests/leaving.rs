@@ -7,7 +7,7 @@ use super::{
     agent::{Agent, address, asked, holder, server},
     server::Server,
 };
-use crate::fleet::objects::ConflictSpec;
+use crate::objects::ConflictSpec;
 
 /// `a` holds the claim; `b` and `c` contend. The conflict is active.
 fn three() -> (Server, [Agent; 3]) {

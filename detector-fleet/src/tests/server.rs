@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::admission;
-use crate::fleet::{
-    Subject,
+use crate::{
+    NodeState, Outcome, Request, Stored, Subject, Version,
     objects::{ClaimSpec, ConflictSpec},
-    protocol::{NodeState, Outcome, Request, Stored, Version},
 };
 
 /// An event of the watch of conflicts.

@@ -12,7 +12,7 @@ use super::{
     },
     agent::{Agent, address, asked, other_address, server},
 };
-use crate::fleet::Subject;
+use crate::Subject;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NOW: Timestamp = Timestamp(1_000_000_000_000);

@@ -8,7 +8,7 @@ use super::{
     agent::{Agent, HANDOVER, address, asked, registered, server},
     server::Server,
 };
-use crate::fleet::objects::{ConflictClaimant, ConflictSpec, ConflictState};
+use crate::objects::{ConflictClaimant, ConflictSpec, ConflictState};
 
 /// What the conflict has of `b`.
 fn stored(server: &Server) -> &ConflictClaimant {

@@ -9,7 +9,7 @@ use super::{
     },
     server::Server,
 };
-use crate::fleet::objects::{ConflictClaimant, ConflictSpec, Party};
+use crate::objects::{ConflictClaimant, ConflictSpec, Party};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -283,7 +283,7 @@ fn proof_that_is_not_reported_yet_does_not_count_for_the_next_claim() {
 #[test]
 fn holder_with_huge_texts_is_bounded_in_the_conflict() {
     let mut server = server(&["a", "b"]);
-    let spec = crate::fleet::objects::ClaimSpec {
+    let spec = crate::objects::ClaimSpec {
         address: address(),
         party: Party {
             node: "a".to_owned(),

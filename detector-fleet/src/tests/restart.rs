@@ -6,7 +6,7 @@ use super::{
     agent::{Agent, address, asked, holder, other_address, server, writes_claim},
     server::{Event, Server},
 };
-use crate::fleet::objects::ConflictState;
+use crate::objects::ConflictState;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! The agent's side of the protocol, as a pure state machine: local claims, outcomes of requests and watched conflicts go in, requests
+//! The agent's side of the protocol between nodes, as a pure state machine: local claims, outcomes of requests and watched conflicts go in, requests
 //! and effects come out. It has no clock and does no I/O; the driver of the registry does both.
 //!
 //! ```text
@@ -22,10 +22,14 @@ mod entry;
 mod holder;
 mod machine;
 mod nodes;
+pub mod objects;
 mod pace;
 mod queue;
 mod report;
 mod requests;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
+mod subject;
 #[cfg(test)]
 mod tests;
 
@@ -34,14 +38,11 @@ use std::time::Duration;
 use detector_engine::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Subject,
-    objects::{self, ConflictSpec, Party},
-};
-
-pub(super) use conflict::columns;
+pub use conflict::columns;
 pub use machine::Protocol;
+use objects::{ConflictSpec, Party};
 pub use requests::{Call, CallId, NodeState, Outcome, Request, Stored, Version};
+pub use subject::{NotASubject, Subject};
 
 /// This agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use detector_engine::{ConflictId, Timestamp};
 use detector_event::WallTime;
 
-use crate::fleet::{
-    Subject,
+use crate::{
+    Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings, Subject,
     objects::Party,
-    protocol::{
-        Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings,
-        tests::server::{Event, Server},
-    },
+    tests::server::{Event, Server},
 };
 
 pub(super) const SETTINGS: Settings = Settings {

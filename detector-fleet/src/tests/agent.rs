@@ -12,7 +12,7 @@ use super::{
     },
     server::{Event, Server},
 };
-use crate::fleet::{
+use crate::{
     Subject,
     objects::{ConflictSpec, Party},
 };

@@ -235,7 +235,8 @@ pub(super) fn completed(
 }
 
 /// The texts of the columns NODES and PODS.
-pub(in crate::fleet) fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
+#[must_use]
+pub fn columns(claimants: &[ConflictClaimant]) -> (String, String) {
     let nodes = claimants.iter().map(|c| c.party.node.clone());
     let pods = claimants
         .iter()

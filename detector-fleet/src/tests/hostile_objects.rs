@@ -9,7 +9,7 @@ use super::{
     super::{Outcome, Request, Stored, Version, conflict, machine},
     agent::{Agent, address, asked, holder, other_address, server, set_node, writes_claim},
 };
-use crate::fleet::{
+use crate::{
     Subject,
     objects::{
         self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, MAX_REASON,

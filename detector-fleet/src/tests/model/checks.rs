@@ -8,10 +8,9 @@ use super::{
     ops::SUBJECTS,
     world::{World, subject},
 };
-use crate::fleet::{
-    Subject,
+use crate::{
+    Call, Mode, Report, Request, Subject,
     objects::{ConflictSpec, ConflictState},
-    protocol::{Call, Mode, Report, Request},
 };
 
 /// A conflict is reported only if two nodes had the address at one moment, or the holder is silent, and no handover is.
