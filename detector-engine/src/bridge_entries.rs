@@ -88,8 +88,8 @@ impl ClaimContext<'_> {
     }
 
     fn pod_port(&self, bridge: IfIndex, mac: Mac) -> Option<&LinkState> {
-        let port = self.fdb.port(bridge, mac)?;
-        self.links.pod(port)
+        let port = self.mirror.fdb.port(bridge, mac)?;
+        self.mirror.links.pod(port)
     }
 
     /// Whether a pod claims the address by more than what others may have written: it has it, or
@@ -120,8 +120,8 @@ impl ClaimContext<'_> {
         let has_mac = |link: &&LinkState| link.peer_mac == Some(entry.lladdr);
         let mut claiming = drafts.iter().filter_map(|((of, id), draft)| match id {
             ClaimantId::Device(ifindex, _) if *of == scope && draft.strength == Strength::Full => {
-                let is_port = self.links.bridge_of(*ifindex) == Some(entry.ifindex);
-                self.links.pod(*ifindex).filter(|_| is_port)
+                let is_port = self.mirror.links.bridge_of(*ifindex) == Some(entry.ifindex);
+                self.mirror.links.pod(*ifindex).filter(|_| is_port)
             }
             _ => None,
         });
@@ -143,7 +143,7 @@ impl ClaimContext<'_> {
                 ClaimantId::Device(ifindex, _) => Some(*ifindex),
                 _ => None,
             };
-            let is_port = port.and_then(|port| self.links.bridge_of(port)) == Some(bridge);
+            let is_port = port.and_then(|port| self.mirror.links.bridge_of(port)) == Some(bridge);
             *of == scope && is_port && claims_in_frames(draft)
         })
     }
@@ -156,7 +156,7 @@ impl ClaimContext<'_> {
         bridge: IfIndex,
         evidence: Evidence,
     ) {
-        let (Some(link), Some(mac)) = (self.links.get(bridge), evidence.mac) else {
+        let (Some(link), Some(mac)) = (self.mirror.links.get(bridge), evidence.mac) else {
             return;
         };
         let id = ClaimantId::BehindBridge(bridge, mac);

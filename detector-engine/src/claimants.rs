@@ -6,16 +6,14 @@ use std::{collections::BTreeMap, net::IpAddr};
 use super::{
     anomaly::{AllocationState, Pools},
     beginning::Beginning,
-    bridge::Fdb,
     conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
     dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
     evidence::{frame_evidence, neighbour_evidence},
     evidence_detail::EvidenceDetail,
-    facts::{AddressFacts, Assigned, Facts, FrameFact, NeighbourFact},
-    links::{LinkState, Links},
+    facts::{AddressFacts, Assigned, FrameFact, NeighbourFact},
+    links::LinkState,
+    mirror::Mirror,
     observation::{Timestamp, Vlan},
-    route_lookups::RouteLookups,
-    routes::Routes,
     scope::{Scope, is_claimable},
     settings::Settings,
     snapshot::FurtherPlace,
@@ -23,11 +21,7 @@ use super::{
 
 /// The state that a derivation reads.
 pub(super) struct ClaimContext<'a> {
-    pub(super) links: &'a Links,
-    pub(super) facts: &'a Facts,
-    pub(super) fdb: &'a Fdb,
-    pub(super) routes: &'a Routes,
-    pub(super) route_lookups: &'a RouteLookups,
+    pub(super) mirror: &'a Mirror,
     pub(super) settings: &'a Settings,
     pub(super) pools: &'a Pools,
 }
@@ -70,7 +64,12 @@ impl ClaimContext<'_> {
     /// The claimants of `address` at `now`. Timestamps in the result are those of the facts; `now`
     /// only decides what has expired.
     pub(super) fn derive(&self, address: IpAddr, now: Timestamp) -> Derived {
-        let Some(facts) = self.facts.get(address).filter(|_| is_claimable(address)) else {
+        let Some(facts) = self
+            .mirror
+            .facts
+            .get(address)
+            .filter(|_| is_claimable(address))
+        else {
             return Derived::new();
         };
         let mut drafts = Drafts::new();
@@ -92,7 +91,7 @@ impl ClaimContext<'_> {
             let contested = drafts.iter().any(|((scope, id), d)| {
                 *scope == key.0
                     && d.strength == Strength::Full
-                    && !self.links.is_one_pod(*id, key.1)
+                    && !self.mirror.links.is_one_pod(*id, key.1)
                     && (*id != ClaimantId::Host || strength == Strength::Probe)
                     && !(is_shared(d) && drafts.get(&key).is_some_and(is_shared))
             });
@@ -106,7 +105,7 @@ impl ClaimContext<'_> {
             derived.entry(scope).or_default().push(draft.claimant);
         }
         for claimants in derived.values_mut() {
-            drop_same_pod_claims(claimants, self.links);
+            drop_same_pod_claims(claimants, &self.mirror.links);
             drop_resolved_bridge_claims(claimants);
             claimants.sort_by_key(|c| (c.since, c.id));
         }
@@ -133,7 +132,7 @@ impl ClaimContext<'_> {
     /// What the records of its pod and IPAM have about a claim.
     fn look_up_records(&self, address: IpAddr, claimant: &mut Claimant) {
         let pod = match claimant.id {
-            ClaimantId::Device(ifindex, _) => self.links.pod(ifindex),
+            ClaimantId::Device(ifindex, _) => self.mirror.links.pod(ifindex),
             ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         };
         let Some(pod) = pod.and_then(|link| link.pod.as_deref()) else {
@@ -160,15 +159,16 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         now: Timestamp,
     ) -> bool {
-        let assigned = |a: &Assigned| self.links.pod_by_peer(a.peer).is_some();
-        let neighbour = |n: &NeighbourFact| match self.links.pod(n.ifindex) {
+        let assigned = |a: &Assigned| self.mirror.links.pod_by_peer(a.peer).is_some();
+        let neighbour = |n: &NeighbourFact| match self.mirror.links.pod(n.ifindex) {
             Some(link) => self.supports_claim(address, n, link, facts),
             None => {
-                self.links.is_bridge(n.ifindex) && self.is_claim_behind_bridge(address, n, facts)
+                self.mirror.links.is_bridge(n.ifindex)
+                    && self.is_claim_behind_bridge(address, n, facts)
             }
         };
         let frame = |f: &FrameFact| {
-            let link = self.links.pod(f.ifindex);
+            let link = self.mirror.links.pod(f.ifindex);
             !f.tentative
                 && link.is_some_and(|link| self.is_frame_live(address, f, link, facts, now))
         };
@@ -180,7 +180,7 @@ impl ClaimContext<'_> {
 
     fn add_assigned(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         for assigned in &facts.assigned {
-            let Some(link) = self.links.pod_by_peer(assigned.peer) else {
+            let Some(link) = self.mirror.links.pod_by_peer(assigned.peer) else {
                 continue;
             };
             let info = &assigned.info;
@@ -208,7 +208,7 @@ impl ClaimContext<'_> {
     fn add_further(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         let answered = facts.further.iter();
         for further in answered.filter(|f| f.place != FurtherPlace::LocalSilent) {
-            let Some(link) = self.links.pod_by_peer(further.peer) else {
+            let Some(link) = self.mirror.links.pod_by_peer(further.peer) else {
                 continue;
             };
             let evidence = Evidence {
@@ -232,13 +232,13 @@ impl ClaimContext<'_> {
         drafts: &mut Drafts,
     ) {
         for entry in &facts.neighbours {
-            if let Some(link) = self.links.pod(entry.ifindex) {
+            if let Some(link) = self.mirror.links.pod(entry.ifindex) {
                 let scope = self.scope(address, Vlan::default(), entry.ifindex);
                 self.add_neighbour(address, scope, entry, link, facts, drafts);
             }
         }
         for entry in &facts.neighbours {
-            if self.links.is_bridge(entry.ifindex) {
+            if self.mirror.links.is_bridge(entry.ifindex) {
                 self.add_bridge_entry(address, entry, facts, now, drafts);
             }
         }
@@ -267,7 +267,7 @@ impl ClaimContext<'_> {
         drafts: &mut Drafts,
     ) {
         for frame in &facts.frames {
-            if let Some(link) = self.links.pod(frame.ifindex)
+            if let Some(link) = self.mirror.links.pod(frame.ifindex)
                 && self.is_frame_live(address, frame, link, facts, now)
             {
                 let scope = self.scope(address, frame.vlan, frame.ifindex);
@@ -281,9 +281,9 @@ impl ClaimContext<'_> {
     /// address on every veth). It is shown with a link that is not a pod device, if there is one.
     fn add_host(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         let mut host_addresses: Vec<_> = facts.host.iter().collect();
-        host_addresses.sort_by_key(|h| (self.links.pod(h.ifindex).is_some(), h.ifindex));
+        host_addresses.sort_by_key(|h| (self.mirror.links.pod(h.ifindex).is_some(), h.ifindex));
         for host in host_addresses {
-            let Some(link) = self.links.get(host.ifindex) else {
+            let Some(link) = self.mirror.links.get(host.ifindex) else {
                 continue;
             };
             let scope = self.host_scope(address, host.ifindex);
@@ -310,9 +310,10 @@ impl ClaimContext<'_> {
 
     pub(super) fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
         let master = self
+            .mirror
             .links
             .switch_of(link.link.ifindex)
-            .and_then(|switch| self.links.get(switch));
+            .and_then(|switch| self.mirror.links.get(switch));
         Claimant {
             id,
             device: link.link.name.clone(),

@@ -95,7 +95,7 @@ impl ClaimContext<'_> {
     /// a virtual machine.
     pub(super) fn is_authoritative(&self, link: &LinkState, address: IpAddr) -> bool {
         let mut peer = link.link.peer.into_iter();
-        link.is_namespace_readable() && peer.any(|p| self.facts.has_address_like(p, address))
+        link.is_namespace_readable() && peer.any(|p| self.mirror.facts.has_address_like(p, address))
     }
 
     /// Whether a neighbour entry on a pod device supports a claim now. An entry that is not
@@ -161,9 +161,9 @@ impl ClaimContext<'_> {
     /// carrier shows. The claim alone proves nothing: any pod can send frames with another one's
     /// address and hardware address.
     fn is_superseded(&self, address: IpAddr, frame: &FrameFact, facts: &AddressFacts) -> bool {
-        !self.links.is_running(frame.ifindex)
+        !self.mirror.links.is_running(frame.ifindex)
             && facts.frames.iter().any(|other| {
-                let link = self.links.pod(other.ifindex);
+                let link = self.mirror.links.pod(other.ifindex);
                 (other.mac, other.vlan) == (frame.mac, frame.vlan)
                     && other.ifindex != frame.ifindex
                     && !other.tentative

@@ -49,6 +49,7 @@ mod kernel_objects;
 mod known_pod;
 mod lifecycle;
 mod links;
+mod mirror;
 mod moves;
 mod network;
 mod observation;

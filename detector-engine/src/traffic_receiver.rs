@@ -21,7 +21,7 @@ impl ClaimContext<'_> {
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
         let query = RouteQuery::of(address, scope);
-        match query.and_then(|query| self.route_lookups.answer(query)) {
+        match query.and_then(|query| self.mirror.route_lookups.answer(query)) {
             Some(target) => self.looked_up_receiver(*target, claimants),
             None => self.derived_receiver(address, scope, claimants),
         }
@@ -65,14 +65,14 @@ impl ClaimContext<'_> {
             NetworkId::Link(link) => link,
             NetworkId::Switch(_) | NetworkId::Cni(_) => return None,
             NetworkId::Node | NetworkId::Vrf(_) => {
-                let in_table = |table| self.links.domain_of_table(table) == scope.network;
-                self.routes.lookup(address, in_table)?
+                let in_table = |table| self.mirror.links.domain_of_table(table) == scope.network;
+                self.mirror.routes.lookup(address, in_table)?
             }
         };
-        if !self.links.is_bridge(out) {
+        if !self.mirror.links.is_bridge(out) {
             return device_claimant(out, claimants);
         }
-        let mut entries = self.facts.get(address)?.neighbours.iter();
+        let mut entries = self.mirror.facts.get(address)?.neighbours.iter();
         let entry = entries.find(|n| n.ifindex == out)?;
         self.receiver_behind(out, entry.lladdr, claimants)
     }
@@ -85,8 +85,8 @@ impl ClaimContext<'_> {
         mac: Mac,
         claimants: &'c [Claimant],
     ) -> Option<&'c Claimant> {
-        match self.fdb.port(bridge, mac) {
-            Some(port) if self.links.is_running(port) => {
+        match self.mirror.fdb.port(bridge, mac) {
+            Some(port) if self.mirror.links.is_running(port) => {
                 device_claimant(port, claimants).or_else(|| claimant_behind(bridge, mac, claimants))
             }
             Some(_) => None,

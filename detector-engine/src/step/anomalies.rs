@@ -25,17 +25,17 @@ impl Engine {
             PoolUpdate::Gone(_) | PoolUpdate::Found(_) => now,
         };
         let at = DecisionTime { now, decided_at };
-        let changed = self.anomalies.update_pool(update);
-        if !self.has_full_snapshot {
+        let changed = self.tracked.anomalies.update_pool(update);
+        if !self.mirror.is_complete {
             return;
         }
         let addresses = changed.unwrap_or_else(|| {
-            let mut addresses = self.anomalies.addresses();
-            addresses.extend(self.facts.addresses());
+            let mut addresses = self.tracked.anomalies.addresses();
+            addresses.extend(self.mirror.facts.addresses());
             addresses
         });
         for address in addresses {
-            if self.lifecycle.has_open(address) {
+            if self.tracked.lifecycle.has_open(address) {
                 // Whose the allocation is matters for its claimants.
                 self.dirty.insert(address);
             } else {
@@ -47,13 +47,13 @@ impl Engine {
 
     /// Restores the open anomalies of the previous run. To be called before the first observation.
     pub fn restore_anomalies(&mut self, anomalies: Vec<Anomaly>) {
-        self.anomalies.restore(anomalies);
+        self.tracked.anomalies.restore(anomalies);
     }
 
     /// The open anomalies, oldest first, including restored ones that may still be found again.
     #[must_use]
     pub fn anomalies(&self) -> Vec<Anomaly> {
-        let mut open: Vec<_> = self.anomalies.open().cloned().collect();
+        let mut open: Vec<_> = self.tracked.anomalies.open().cloned().collect();
         open.sort_by_key(|a| (a.raised_at, a.address, a.kind));
         open
     }
@@ -61,7 +61,7 @@ impl Engine {
     /// When each open anomaly was raised, and its address; see [`Engine::anomalies_of`].
     #[must_use]
     pub fn anomaly_ids(&self) -> Vec<(Timestamp, IpAddr, AnomalyId)> {
-        let open = self.anomalies.open();
+        let open = self.tracked.anomalies.open();
         open.map(|a| (a.raised_at, a.address, a.id)).collect()
     }
 
@@ -69,6 +69,7 @@ impl Engine {
     #[must_use]
     pub fn anomalies_of(&self, ids: &[AnomalyId]) -> Vec<Anomaly> {
         let mut found: Vec<_> = self
+            .tracked
             .anomalies
             .open()
             .filter(|a| ids.contains(&a.id))
@@ -80,7 +81,7 @@ impl Engine {
 
     /// The open anomalies of these devices (index and generation).
     pub fn anomalies_held_by(&self, devices: &[(IfIndex, u64)]) -> impl Iterator<Item = &Anomaly> {
-        self.anomalies.open().filter(|anomaly| {
+        self.tracked.anomalies.open().filter(|anomaly| {
             anomaly.holder.as_ref().is_some_and(|holder| {
                 matches!(holder.id, ClaimantId::Device(ifindex, generation)
                     if devices.contains(&(ifindex, generation)))
@@ -91,30 +92,32 @@ impl Engine {
     /// Stores the latency of the last event about an anomaly.
     pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
         let which = (anomaly.kind, anomaly.address, anomaly.id);
-        self.anomalies.set_reported_latency(which, latency_us);
+        self.tracked
+            .anomalies
+            .set_reported_latency(which, latency_us);
     }
 
     /// How many anomalies of `kind` are open.
     #[must_use]
     pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {
-        self.anomalies.count(kind)
+        self.tracked.anomalies.count(kind)
     }
 
     /// Anomalies rejected at a bound.
     #[must_use]
     pub fn anomalies_refused(&self) -> u64 {
-        self.anomalies.refused()
+        self.tracked.anomalies.refused()
     }
 
     /// A full snapshot is merged: from now on, what is not known does not exist.
     pub(super) fn mark_full_snapshot(&mut self, at: Timestamp) {
-        if !self.has_full_snapshot {
-            self.has_full_snapshot = true;
+        if !self.mirror.is_complete {
+            self.mirror.is_complete = true;
             self.continue_sweeps(at);
             self.continue_routers(at);
-            self.anomalies.on_full_snapshot(at);
-            self.dirty.extend(self.facts.addresses());
-            self.dirty.extend(self.anomalies.addresses());
+            self.tracked.anomalies.on_full_snapshot(at);
+            self.dirty.extend(self.mirror.facts.addresses());
+            self.dirty.extend(self.tracked.anomalies.addresses());
         }
     }
 
@@ -123,11 +126,13 @@ impl Engine {
             now,
             decided_at: now,
         };
-        while let Some(address) = self.anomalies.pop_due(now) {
+        while let Some(address) = self.tracked.anomalies.pop_due(now) {
             self.check_anomalies(address, at, effects);
         }
         let mut anomaly_effects = Vec::new();
-        self.anomalies.expire_restored(now, &mut anomaly_effects);
+        self.tracked
+            .anomalies
+            .expire_restored(now, &mut anomaly_effects);
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
@@ -138,17 +143,17 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.has_full_snapshot {
+        if !self.mirror.is_complete {
             return;
         }
         self.check_device_frames(address, at, effects);
         self.check_unusable(address, at, effects);
-        let links = &self.links;
+        let links = &self.mirror.links;
         let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
-        let host_route = self.routes.host_route(address, in_main);
-        let routes_matter = host_route.is_some() || self.anomalies.tracks_route(address);
+        let host_route = self.mirror.routes.host_route(address, in_main);
+        let routes_matter = host_route.is_some() || self.tracked.anomalies.tracks_route(address);
         let allocation_matters =
-            self.anomalies.has_pools() || self.anomalies.tracks_allocation(address);
+            self.tracked.anomalies.has_pools() || self.tracked.anomalies.tracks_allocation(address);
         if !routes_matter && !allocation_matters {
             return;
         }
@@ -177,7 +182,7 @@ impl Engine {
                 &mut anomaly_effects,
             );
         }
-        let (links, facts) = (&self.links, &self.facts);
+        let (links, facts) = (&self.mirror.links, &self.mirror.facts);
         // A pod whose addresses cannot be seen may have it.
         let is_unknown = |link: &LinkState| {
             let is_bare = || link.link.peer.is_none_or(|peer| facts.is_bare(peer));
@@ -186,9 +191,15 @@ impl Engine {
         let has_unknown_addresses = || links.iter().any(is_unknown);
         let bounds = &self.settings.bounds;
         let pod_of = |sandbox: &str| links.pod_of_sandbox(sandbox);
-        self.anomalies
-            .check_drift(address, &holders, pod_of, at, bounds, &mut anomaly_effects);
-        self.anomalies.check_leak(
+        self.tracked.anomalies.check_drift(
+            address,
+            &holders,
+            pod_of,
+            at,
+            bounds,
+            &mut anomaly_effects,
+        );
+        self.tracked.anomalies.check_leak(
             address,
             is_held,
             has_unknown_addresses,
@@ -201,9 +212,9 @@ impl Engine {
 
     /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.
     fn check_unusable(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
-        let facts = self.facts.get(address);
+        let facts = self.mirror.facts.get(address);
         let has_failed = facts.is_some_and(|f| f.assigned.iter().any(|a| a.info.dad_failed));
-        if !has_failed && !self.anomalies.tracks_unusable(address) {
+        if !has_failed && !self.tracked.anomalies.tracks_unusable(address) {
             return;
         }
         let mut holders = Vec::new();
@@ -216,6 +227,7 @@ impl Engine {
                 evidence.any(|e| e.detail == Some(EvidenceDetail::DadFailed))
             };
             if self
+                .tracked
                 .lifecycle
                 .open_of(address)
                 .any(|(open, _)| open == scope)
@@ -229,12 +241,18 @@ impl Engine {
         }
         let mut anomaly_effects = Vec::new();
         if holders.is_empty() {
-            self.anomalies
+            self.tracked
+                .anomalies
                 .address_not_unusable(address, reason, at, &mut anomaly_effects);
         } else {
             let bounds = &self.settings.bounds;
-            self.anomalies
-                .address_unusable(address, holders, at, bounds, &mut anomaly_effects);
+            self.tracked.anomalies.address_unusable(
+                address,
+                holders,
+                at,
+                bounds,
+                &mut anomaly_effects,
+            );
         }
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
@@ -252,20 +270,23 @@ impl Engine {
     ) {
         let bounds = &self.settings.bounds;
         if holders.is_empty() {
-            self.anomalies.host_route_unneeded(address, at, effects);
+            self.tracked
+                .anomalies
+                .host_route_unneeded(address, at, effects);
             return;
         }
-        let target = host_route.and_then(|out| self.links.get(out));
+        let target = host_route.and_then(|out| self.mirror.links.get(out));
         // Claimants behind a bridge, or in a pod whose addresses cannot be seen, are not known well
         // enough.
         let context = self.claim_context();
         let is_ambiguous = target.is_some_and(|link| {
-            self.links.is_bridge(link.link.ifindex)
+            self.mirror.links.is_bridge(link.link.ifindex)
                 || (link.is_pod() && !context.is_authoritative(link, address))
         });
         if is_reachable || is_ambiguous {
             let by_host_route = is_reachable && host_route.is_some();
-            self.anomalies
+            self.tracked
+                .anomalies
                 .host_route_correct(address, by_host_route, at, bounds, effects);
             return;
         }
@@ -274,7 +295,8 @@ impl Engine {
             None if host_route == Some(Route::NOWHERE) => StrayTarget::Discarded,
             None => StrayTarget::Gone,
         };
-        self.anomalies
+        self.tracked
+            .anomalies
             .host_route_stray(address, target, holders, at, bounds, effects);
     }
 
@@ -285,7 +307,7 @@ impl Engine {
         let is_unknown = |link: &LinkState| !context.is_authoritative(link, address);
         match claimant.id {
             ClaimantId::Device(ifindex, _) => {
-                claimant.is_certain() || self.links.pod(ifindex).is_some_and(is_unknown)
+                claimant.is_certain() || self.mirror.links.pod(ifindex).is_some_and(is_unknown)
             }
             ClaimantId::BehindBridge(..) | ClaimantId::Host | ClaimantId::Registered(_) => false,
         }

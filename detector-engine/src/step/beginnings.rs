@@ -24,9 +24,9 @@ impl Engine {
             // It may be reported again after it was added, for example when it is no longer tentative.
             Beginning::seen()
         } else if live
-            && self.links.is_complete()
+            && self.mirror.links.is_complete()
             && link.is_namespace_readable()
-            && !self.refusals.lacks(link.link.ifindex)
+            && !self.reads.refusals.lacks(link.link.ifindex)
         {
             Beginning::at(at)
         } else {
@@ -58,7 +58,7 @@ impl Engine {
     ) -> Beginning {
         if is_late(info, live) {
             Beginning::unknown(UnknownBeginning::AfterDetection)
-        } else if live && self.links.is_complete() {
+        } else if live && self.mirror.links.is_complete() {
             Beginning::at(at)
         } else {
             self.unknown_beginning()
@@ -68,7 +68,7 @@ impl Engine {
     /// Of a neighbour entry; `link` is the pod device that it is on.
     pub(super) fn neighbour_beginning(&self, link: Option<&LinkState>, live: bool) -> Beginning {
         let is_first_read = link.is_some_and(|link| link.awaits_first_read);
-        if (live && self.links.is_complete()) || is_first_read {
+        if (live && self.mirror.links.is_complete()) || is_first_read {
             Beginning::seen()
         } else {
             self.unknown_beginning()
@@ -84,7 +84,7 @@ impl Engine {
         at: Timestamp,
     ) -> Beginning {
         let has_address = || {
-            let facts = self.facts.get(address);
+            let facts = self.mirror.facts.get(address);
             link.link
                 .peer
                 .is_some_and(|peer| facts.is_some_and(|facts| facts.is_held_on(peer)))
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     fn unknown_beginning(&self) -> Beginning {
-        Beginning::unknown(if self.has_full_snapshot {
+        Beginning::unknown(if self.mirror.is_complete {
             UnknownBeginning::FoundBySnapshot
         } else {
             UnknownBeginning::BeforeStart

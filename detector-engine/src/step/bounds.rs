@@ -26,21 +26,24 @@ pub struct BoundReached {
 impl Engine {
     /// Something was refused at a bound of the node.
     pub(super) fn refused(&mut self, bound: BoundKind) {
-        let position = self.in_flight.position();
-        self.refusals.note(BoundOwner::Node, bound, position);
+        let position = self.reads.in_flight.position();
+        self.reads.refusals.note(BoundOwner::Node, bound, position);
     }
 
     /// Something was refused at a bound of a device.
     pub(super) fn refused_on(&mut self, ifindex: IfIndex, bound: BoundKind) {
         let owner = BoundOwner::Device(ifindex);
-        let position = self.in_flight.position();
-        self.refusals.note(owner, bound, position);
+        let position = self.reads.in_flight.position();
+        self.reads.refusals.note(owner, bound, position);
     }
 
     /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
     /// make room. `true` if there were any.
     pub(super) fn evict_frames(&mut self, device: IfIndex) -> bool {
-        let evicted = self.facts.evict_frames(device, &self.settings.bounds);
+        let evicted = self
+            .mirror
+            .facts
+            .evict_frames(device, &self.settings.bounds);
         if evicted.is_empty() {
             return false;
         }
@@ -52,13 +55,17 @@ impl Engine {
 
     /// Whether the device with this peer has budget left for a change of this address.
     pub(super) fn spend_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
-        let Some(link) = self.links.pod_by_peer(peer) else {
+        let Some(link) = self.mirror.links.pod_by_peer(peer) else {
             return true;
         };
         let (device, mut budget) = (link.link.ifindex, link.changes);
-        let is_contested = || self.facts.is_claimed_by_another(address, (device, peer));
+        let is_contested = || {
+            self.mirror
+                .facts
+                .is_claimed_by_another(address, (device, peer))
+        };
         let has_spent = budget.spend(&self.settings.bounds, now, is_contested);
-        if let Some(link) = self.links.get_mut(device) {
+        if let Some(link) = self.mirror.links.get_mut(device) {
             link.changes = budget;
         }
         if !has_spent {
@@ -70,15 +77,15 @@ impl Engine {
 
     /// What became of addresses beyond the bounds of their devices.
     pub(super) fn note_overflow(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for peer in self.facts.take_contested_further() {
-            if self.further_reads.note(peer.nsid, now) {
+        for peer in self.mirror.facts.take_contested_further() {
+            if self.reads.further.note(peer.nsid, now) {
                 self.read_namespace(peer.nsid, effects);
             }
         }
-        self.dirty.extend(self.facts.take_demoted());
-        for peer in self.facts.take_overflow_losers() {
+        self.dirty.extend(self.mirror.facts.take_demoted());
+        for peer in self.mirror.facts.take_overflow_losers() {
             self.drops.claims += 1;
-            if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
                 self.refused_on(device, BoundKind::Addresses);
             }
         }
@@ -106,10 +113,12 @@ impl Engine {
 
     /// Names the bounds that were reached in this step.
     pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for (owner, bound) in self.refusals.apply_noted(now) {
+        for (owner, bound) in self.reads.refusals.apply_noted(now) {
             let device = match owner {
                 BoundOwner::Node => None,
-                BoundOwner::Device(ifindex) => self.links.get(ifindex).map(LinkState::device),
+                BoundOwner::Device(ifindex) => {
+                    self.mirror.links.get(ifindex).map(LinkState::device)
+                }
             };
             effects.push(Effect::BoundReached(BoundReached {
                 device,
@@ -121,10 +130,10 @@ impl Engine {
 
     /// Requests what was refused at bounds that have room again.
     pub(super) fn read_refused(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.refusals.next_check().is_none_or(|at| at > now) {
+        if self.reads.refusals.next_check().is_none_or(|at| at > now) {
             return;
         }
-        let mut refusals = std::mem::take(&mut self.refusals);
+        let mut refusals = std::mem::take(&mut self.reads.refusals);
         let due = refusals.check(now, |owner, bound| match owner {
             BoundOwner::Node => self.has_room(bound),
             BoundOwner::Device(ifindex) => {
@@ -134,12 +143,12 @@ impl Engine {
                     && (bound != BoundKind::PortForwarding || self.has_room(BoundKind::Forwarding))
             }
         });
-        self.refusals = refusals;
+        self.reads.refusals = refusals;
         if due.node {
             effects.push(Effect::ReadNode(RereadReason::Room));
         }
         for ifindex in due.devices {
-            if let Some(link) = self.links.pod(ifindex) {
+            if let Some(link) = self.mirror.links.pod(ifindex) {
                 effects.push(Effect::ReadDevice(link.device()));
             }
         }
@@ -148,11 +157,11 @@ impl Engine {
     /// Whether a bound of the node has room.
     fn has_room(&self, bound: BoundKind) -> bool {
         let used = match bound {
-            BoundKind::Links => self.links.len(),
-            BoundKind::HostAddresses => self.facts.host_count(),
-            BoundKind::Neighbours => self.facts.neighbour_count(),
-            BoundKind::Forwarding => self.fdb.len(),
-            BoundKind::Routes => self.routes.len(),
+            BoundKind::Links => self.mirror.links.len(),
+            BoundKind::HostAddresses => self.mirror.facts.host_count(),
+            BoundKind::Neighbours => self.mirror.facts.neighbour_count(),
+            BoundKind::Forwarding => self.mirror.fdb.len(),
+            BoundKind::Routes => self.mirror.routes.len(),
             // The assignments that are left may be few enough to be remembered.
             BoundKind::Assignments => return true,
             // A read is no change, and is paced.
@@ -170,19 +179,19 @@ impl Engine {
     fn has_room_on(&self, ifindex: IfIndex, bound: BoundKind) -> bool {
         let used = match bound {
             BoundKind::Addresses => {
-                let link = self.links.pod(ifindex);
+                let link = self.mirror.links.pod(ifindex);
                 let Some(peer) = link.and_then(|link| link.link.peer) else {
                     return false;
                 };
-                if self.facts.overflow_count() < self.settings.bounds.overflow_addresses {
+                if self.mirror.facts.overflow_count() < self.settings.bounds.overflow_addresses {
                     return true;
                 }
-                self.facts.assigned_count(peer)
+                self.mirror.facts.assigned_count(peer)
             }
-            BoundKind::DeviceNeighbours if self.links.is_bridge(ifindex) => return true,
-            BoundKind::DeviceNeighbours => self.facts.neighbours_on(ifindex),
-            BoundKind::PortForwarding if self.links.pod(ifindex).is_none() => return true,
-            BoundKind::PortForwarding => self.fdb.len_of_port(ifindex),
+            BoundKind::DeviceNeighbours if self.mirror.links.is_bridge(ifindex) => return true,
+            BoundKind::DeviceNeighbours => self.mirror.facts.neighbours_on(ifindex),
+            BoundKind::PortForwarding if self.mirror.links.pod(ifindex).is_none() => return true,
+            BoundKind::PortForwarding => self.mirror.fdb.len_of_port(ifindex),
             bound => return self.has_room(bound),
         };
         used < self.limit(bound)

@@ -26,20 +26,20 @@ pub struct CertainClaim {
 impl Engine {
     /// From now on notes the addresses whose claims may have changed.
     pub fn follow_claims(&mut self) {
-        let known = self.facts.addresses();
-        self.changed_claims.get_or_insert_with(|| known.collect());
+        let known = self.mirror.facts.addresses();
+        self.noted.changed.get_or_insert_with(|| known.collect());
     }
 
     /// Whether there is something to take.
     #[must_use]
     pub fn has_changed_claims(&self) -> bool {
-        let changed = self.changed_claims.as_ref();
+        let changed = self.noted.changed.as_ref();
         changed.is_some_and(|changed| !changed.is_empty())
     }
 
     /// Takes at most `limit` addresses whose claims may have changed.
     pub fn take_changed_claims(&mut self, limit: usize) -> Vec<IpAddr> {
-        let Some(changed) = &mut self.changed_claims else {
+        let Some(changed) = &mut self.noted.changed else {
             return Vec::new();
         };
         std::iter::from_fn(|| changed.pop_first())
@@ -49,30 +49,30 @@ impl Engine {
 
     /// Notes an address, because something else that decides about it changed.
     pub fn recheck_claims(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
-        if let Some(changed) = &mut self.changed_claims {
+        if let Some(changed) = &mut self.noted.changed {
             changed.extend(addresses);
         }
     }
 
     /// The same for every address that there are facts about on a pod device (index and generation).
     pub fn recheck_claims_on(&mut self, (ifindex, generation): (IfIndex, u64)) {
-        let Some(changed) = &mut self.changed_claims else {
+        let Some(changed) = &mut self.noted.changed else {
             return;
         };
-        let link = self.links.pod(ifindex);
+        let link = self.mirror.links.pod(ifindex);
         let Some(link) = link.filter(|link| link.generation == generation) else {
             return;
         };
-        changed.extend(self.facts.owned_by(Owner::Link(ifindex)));
+        changed.extend(self.mirror.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = link.link.peer {
-            changed.extend(self.facts.owned_by(Owner::Peer(peer)));
+            changed.extend(self.mirror.facts.owned_by(Owner::Peer(peer)));
         }
     }
 
     /// The certain claims of an address, oldest first. For an address that was only heard, this costs a look at its facts.
     #[must_use]
     pub fn certain_claims(&self, address: IpAddr, now: Timestamp) -> Vec<CertainClaim> {
-        let Some(facts) = self.facts.get(address) else {
+        let Some(facts) = self.mirror.facts.get(address) else {
             return Vec::new();
         };
         let may_be_certain = !facts.assigned.is_empty()

@@ -15,32 +15,36 @@ impl Engine {
     /// What changed in the table of claimed addresses since it was last taken.
     pub fn take_claimed_update(&mut self) -> Option<ClaimedUpdate> {
         self.update_claimed();
-        self.claimed.take_update()
+        self.noted.table.take_update()
     }
 
     /// The next update is the whole table.
     pub fn rewrite_claimed(&mut self) {
-        self.claimed.request_rewrite();
+        self.noted.table.request_rewrite();
     }
 
     /// How many claimed addresses are not in the table, as it was last taken.
     #[must_use]
     pub fn claimed_addresses_omitted(&self) -> usize {
-        self.claimed.omitted()
+        self.noted.table.omitted()
     }
 
     /// Brings the table up to date. Not part of a step: no event waits for the table.
     fn update_claimed(&mut self) {
-        for address in std::mem::take(&mut self.outdated_in_claimed) {
+        for address in std::mem::take(&mut self.noted.outdated) {
             let claims = self.address_claims(address);
-            self.claimed.update(address, claims);
+            self.noted.table.update(address, claims);
         }
     }
 
     /// Every claimant that facts name. Whether a claim is live and in which network it counts does not matter here: a claim
     /// too many in the table only lets others' claims be published.
     fn address_claims(&self, address: IpAddr) -> Vec<AddressClaim> {
-        let facts = self.facts.get(address).filter(|_| is_claimable(address));
+        let facts = self
+            .mirror
+            .facts
+            .get(address)
+            .filter(|_| is_claimable(address));
         let mut claims: Vec<_> = facts.map_or_else(Vec::new, |facts| self.claims_in(facts));
         claims.sort_unstable();
         claims.dedup_by_key(|(owner, _)| *owner);
@@ -52,16 +56,16 @@ impl Engine {
         let on_node = facts.host.iter().map(|_| ShareOwner::Node);
         let peers = facts.assigned.iter().map(|assigned| assigned.peer);
         let peers = peers.chain(facts.further.iter().map(|further| further.peer));
-        let in_pods = peers.filter_map(|peer| pod(self.links.pod_by_peer(peer)));
+        let in_pods = peers.filter_map(|peer| pod(self.mirror.links.pod_by_peer(peer)));
         let assigned = on_node.chain(in_pods);
         let in_frames = facts.frames.iter().filter(|frame| !frame.tentative);
-        let in_frames = in_frames.filter_map(|frame| pod(self.links.pod(frame.ifindex)));
+        let in_frames = in_frames.filter_map(|frame| pod(self.mirror.links.pod(frame.ifindex)));
         let by_neighbours = facts.neighbours.iter().filter_map(|entry| {
-            if !self.links.is_bridge(entry.ifindex) {
-                return pod(self.links.pod(entry.ifindex));
+            if !self.mirror.links.is_bridge(entry.ifindex) {
+                return pod(self.mirror.links.pod(entry.ifindex));
             }
-            let port = self.fdb.port(entry.ifindex, entry.lladdr);
-            let port = port.and_then(|port| self.links.pod(port));
+            let port = self.mirror.fdb.port(entry.ifindex, entry.lladdr);
+            let port = port.and_then(|port| self.mirror.links.pod(port));
             let is_claiming = |link: &&LinkState| {
                 let mut peer = link.link.peer.into_iter();
                 peer.any(|peer| facts.is_held_on(peer))
@@ -86,14 +90,15 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn outdated_claimed(&mut self) -> Vec<IpAddr> {
         self.update_claimed();
-        let addresses: Vec<_> = self.facts.addresses().collect();
-        let in_table = |address: &&IpAddr| !self.claimed.claims_of(**address).is_empty();
+        let addresses: Vec<_> = self.mirror.facts.addresses().collect();
+        let in_table = |address: &&IpAddr| !self.noted.table.claims_of(**address).is_empty();
         assert_eq!(
             addresses.iter().filter(in_table).count(),
-            self.claimed.len()
+            self.noted.table.len()
         );
-        let is_outdated =
-            |address: &IpAddr| self.claimed.claims_of(*address) != self.address_claims(*address);
+        let is_outdated = |address: &IpAddr| {
+            self.noted.table.claims_of(*address) != self.address_claims(*address)
+        };
         addresses.into_iter().filter(is_outdated).collect()
     }
 }

@@ -24,7 +24,7 @@ impl Engine {
         at: Timestamp,
         live: bool,
     ) {
-        let Some(link) = self.links.pod_by_peer(peer) else {
+        let Some(link) = self.mirror.links.pod_by_peer(peer) else {
             return;
         };
         let device = link.link.ifindex;
@@ -35,10 +35,11 @@ impl Engine {
         if !is_claimable(info.address) {
             return;
         }
-        let facts = self.facts.get(info.address);
+        let facts = self.mirror.facts.get(info.address);
         let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
-        let was_bare = !self.facts.has_address_like(peer, info.address);
+        let was_bare = !self.mirror.facts.has_address_like(peer, info.address);
         match self
+            .mirror
             .facts
             .assign((device, peer), info, first, &self.settings.bounds)
         {
@@ -68,11 +69,11 @@ impl Engine {
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        match self.facts.remove_assignment(peer, id) {
+        match self.mirror.facts.remove_assignment(peer, id) {
             RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at, read),
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => {
-                if let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
                     self.refused_on(device, BoundKind::Assignments);
                 }
             }
@@ -87,15 +88,15 @@ impl Engine {
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        let Some(device) = self.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
+        let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
             return;
         };
-        if self.facts.unassign(peer, address) {
+        if self.mirror.facts.unassign(peer, address) {
             self.dirty.insert(address);
         }
         self.pod_evidence_withdrawn(device, address, at, read);
         self.withdraw_in_namespace(peer.nsid, address, at, read);
-        if !self.facts.has_address_like(peer, address) {
+        if !self.mirror.facts.has_address_like(peer, address) {
             self.authority_changed(device, Some(address), at);
         }
     }
@@ -113,18 +114,20 @@ impl Engine {
             let evidence = StateKey::NeighbourEvidence(ifindex, address);
             read.is_some_and(|read| read.is_outdated(&evidence))
         };
-        let mut changed = self.facts.withdraw_frames(device, address, at);
+        let mut changed = self.mirror.facts.withdraw_frames(device, address, at);
         if changed {
-            self.claimed.publish_again(address);
+            self.noted.table.publish_again(address);
         }
         let newer = is_newer(device);
         changed |= self
+            .mirror
             .facts
             .refute_neighbour(device, address, newer, |_| true);
-        if let Some(bridge) = self.links.bridge_of(device) {
-            let is_behind_pod = |mac| self.fdb.port(bridge, mac) == Some(device);
+        if let Some(bridge) = self.mirror.links.bridge_of(device) {
+            let is_behind_pod = |mac| self.mirror.fdb.port(bridge, mac) == Some(device);
             let newer = is_newer(bridge);
             changed |= self
+                .mirror
                 .facts
                 .refute_neighbour(bridge, address, newer, is_behind_pod);
         }
@@ -140,6 +143,7 @@ impl Engine {
         let context = self.claim_context();
         let depends = |address: &IpAddr| {
             let facts = self
+                .mirror
                 .facts
                 .get(*address)
                 .filter(|_| by.is_none_or(|by| is_like(by, *address)));
@@ -149,12 +153,12 @@ impl Engine {
                 frames.any(|f| context.expires_at(f) <= at) || entries.any(|n| n.confirmed)
             })
         };
-        let mut dependent = self.facts.owned_by(Owner::Link(device));
+        let mut dependent = self.mirror.facts.owned_by(Owner::Link(device));
         dependent.retain(depends);
         for address in dependent {
             self.expire_claims(address, at);
         }
-        let behind = self.fdb.behind_port(device);
+        let behind = self.mirror.fdb.behind_port(device);
         self.mark_behind_dirty(&behind);
         self.mark_routed_dirty(device);
     }
@@ -162,15 +166,16 @@ impl Engine {
     /// A host route to a pod is only judged once the pod's addresses are known, which may be after the route.
     fn mark_routed_dirty(&mut self, device: IfIndex) {
         // The first snapshot has all addresses decided.
-        if !self.has_full_snapshot {
+        if !self.mirror.is_complete {
             return;
         }
         let context = self.claim_context();
         let is_judged = |address: &IpAddr| {
-            let target = self.links.pod(device);
+            let target = self.mirror.links.pod(device);
             target.is_some_and(|link| context.is_authoritative(link, *address))
         };
         let routed: Vec<_> = self
+            .mirror
             .routes
             .host_routes_to(device)
             .filter(is_judged)
@@ -191,6 +196,7 @@ impl Engine {
         }
         let first = (at, self.host_beginning(&info, at, live));
         match self
+            .mirror
             .facts
             .assign_host(ifindex, info, first, &self.settings.bounds)
         {
@@ -206,7 +212,7 @@ impl Engine {
     }
 
     pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, id: AssignmentId) {
-        match self.facts.remove_host_assignment(ifindex, id) {
+        match self.mirror.facts.remove_host_assignment(ifindex, id) {
             RemovedAssignment::Last => self.host_address_withdrawn(ifindex, id.address),
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => self.refused(BoundKind::Assignments),
@@ -214,13 +220,13 @@ impl Engine {
     }
 
     pub(super) fn host_address_withdrawn(&mut self, ifindex: IfIndex, address: IpAddr) {
-        if self.facts.unassign_host(ifindex, address) {
+        if self.mirror.facts.unassign_host(ifindex, address) {
             self.dirty.insert(address);
         }
     }
 
     pub(super) fn neighbour(&mut self, neighbour: Neighbour, at: Timestamp, live: bool) {
-        let on_bridge = self.links.is_bridge(neighbour.ifindex);
+        let on_bridge = self.mirror.links.is_bridge(neighbour.ifindex);
         // The kernel learns any hardware address (`neigh_update` in net/core/neighbour.c). Only a
         // unicast one belongs to one port of a bridge; in a static entry, another one is no pod's.
         let accepts_any = !on_bridge && neighbour.state != NudState::Permanent;
@@ -231,14 +237,14 @@ impl Engine {
             self.neighbour_gone(neighbour.ifindex, neighbour.address, live.then_some(at));
             return;
         };
-        let is_tracked = on_bridge || self.links.pod(neighbour.ifindex).is_some();
+        let is_tracked = on_bridge || self.mirror.links.pod(neighbour.ifindex).is_some();
         if !is_tracked || !is_claimable(neighbour.address) {
             if live {
                 self.note_unresolved_link(neighbour.ifindex);
             }
             return;
         }
-        let link = self.links.pod(neighbour.ifindex);
+        let link = self.mirror.links.pod(neighbour.ifindex);
         let context = NeighbourUpdateContext {
             at,
             beginning: self.neighbour_beginning(link, live),
@@ -247,6 +253,7 @@ impl Engine {
             peer: link.and_then(|l| l.link.peer),
         };
         match self
+            .mirror
             .facts
             .set_neighbour(neighbour, lladdr, context, &self.settings.bounds)
         {
@@ -259,11 +266,12 @@ impl Engine {
         }
         self.dirty.insert(neighbour.address);
         if on_bridge {
-            self.expiry
+            self.timers
+                .expiry
                 .schedule(neighbour.address, at + self.settings.flap_window);
         }
         let device = if on_bridge {
-            self.fdb.port(neighbour.ifindex, lladdr)
+            self.mirror.fdb.port(neighbour.ifindex, lladdr)
         } else {
             Some(neighbour.ifindex)
         };
@@ -273,9 +281,9 @@ impl Engine {
     }
 
     fn note_unresolved_link(&mut self, ifindex: IfIndex) {
-        let known = self.links.get(ifindex).is_some();
-        if !known && self.unresolved_links.len() < self.settings.bounds.links {
-            self.unresolved_links.insert(ifindex);
+        let known = self.mirror.links.get(ifindex).is_some();
+        if !known && self.reads.unresolved_links.len() < self.settings.bounds.links {
+            self.reads.unresolved_links.insert(ifindex);
         }
     }
 
@@ -287,8 +295,8 @@ impl Engine {
         reported: Option<Timestamp>,
     ) {
         let is_removed = match reported {
-            Some(at) => self.facts.withdraw_neighbour(ifindex, address, at),
-            None => self.facts.remove_neighbour(ifindex, address),
+            Some(at) => self.mirror.facts.withdraw_neighbour(ifindex, address, at),
+            None => self.mirror.facts.remove_neighbour(ifindex, address),
         };
         if is_removed {
             self.dirty.insert(address);
@@ -300,7 +308,11 @@ impl Engine {
             return;
         }
         // A frame from before the device was known came in on an earlier device of that index.
-        let link = self.links.pod(frame.ifindex).filter(|l| l.since <= at);
+        let link = self
+            .mirror
+            .links
+            .pod(frame.ifindex)
+            .filter(|l| l.since <= at);
         let Some(link) = link else {
             self.drops.unknown_device += 1;
             return;
@@ -328,24 +340,27 @@ impl Engine {
         let end = self.claim_context().expires_at(&fact);
         let bounds = self.settings.bounds;
         let address = frame.address;
-        let mut outcome = self.facts.add_frame(fact.clone(), address, peer, &bounds);
+        let mut outcome = self
+            .mirror
+            .facts
+            .add_frame(fact.clone(), address, peer, &bounds);
         if outcome == StoreOutcome::Refused && self.evict_frames(frame.ifindex) {
-            outcome = self.facts.add_frame(fact, address, peer, &bounds);
+            outcome = self.mirror.facts.add_frame(fact, address, peer, &bounds);
         }
         match outcome {
             StoreOutcome::Changed => {
                 self.dirty.insert(frame.address);
-                self.expiry.schedule(frame.address, end);
+                self.timers.expiry.schedule(frame.address, end);
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
                 self.refused_on(frame.ifindex, BoundKind::FrameClaims);
             }
-            StoreOutcome::Outdated => self.claimed.publish_again(frame.address),
+            StoreOutcome::Outdated => self.noted.table.publish_again(frame.address),
             StoreOutcome::Refreshed => {}
         }
         if !frame.tentative {
-            let facts = self.facts.get(frame.address);
+            let facts = self.mirror.facts.get(frame.address);
             if facts.is_some_and(|f| f.frames.len() > 1) {
                 // It may supersede another one.
                 self.expire_claims(frame.address, at);
@@ -363,7 +378,7 @@ impl Engine {
         let claimants = derived.get(&scope).into_iter().flatten();
         claimants
             .into_iter()
-            .any(|c| !self.links.is_one_pod(c.id, own))
+            .any(|c| !self.mirror.links.is_one_pod(c.id, own))
     }
 
     /// Records a claim of an allowed address, which may be a move.
@@ -371,7 +386,7 @@ impl Engine {
         if !self.settings.is_allowed(address) {
             return;
         }
-        let Some(generation) = self.links.pod(device).map(|l| l.generation) else {
+        let Some(generation) = self.mirror.links.pod(device).map(|l| l.generation) else {
             return;
         };
         let id = ClaimantId::Device(device, generation);
@@ -382,10 +397,12 @@ impl Engine {
         let Some(claimant) = claimants.iter().find(|c| c.id == id) else {
             return;
         };
-        self.expiry
+        self.timers
+            .expiry
             .schedule(address, at + self.settings.flap_window);
-        let is_one_pod = |a, b| self.links.is_one_pod(a, b);
+        let is_one_pod = |a, b| self.mirror.links.is_one_pod(a, b);
         if self
+            .tracked
             .moves
             .record_claim(address, scope, claimant, is_one_pod, at, &self.settings)
         {
@@ -397,14 +414,15 @@ impl Engine {
     pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
         self.dirty.insert(address);
         let mut next = self
+            .tracked
             .moves
             .next_expiry(address, now, self.settings.flap_window);
         let mut schedule = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut expired = Vec::new();
         let context = self.claim_context();
-        if let Some(facts) = self.facts.get(address) {
+        if let Some(facts) = self.mirror.facts.get(address) {
             for frame in &facts.frames {
-                let link = self.links.pod(frame.ifindex);
+                let link = self.mirror.links.pod(frame.ifindex);
                 if !link.is_some_and(|link| context.is_frame_live(address, frame, link, facts, now))
                 {
                     expired.push((frame.ifindex, frame.vlan, frame.kind));
@@ -425,10 +443,11 @@ impl Engine {
             }
         }
         if let Some(next) = next {
-            self.expiry.schedule(address, next);
+            self.timers.expiry.schedule(address, next);
         }
         for (ifindex, vlan, kind) in expired {
-            self.facts
+            self.mirror
+                .facts
                 .remove_frames(ifindex, address, |f| f.vlan == vlan && f.kind == kind);
         }
     }

@@ -27,16 +27,16 @@ impl Engine {
             while let Some(address) = self.dirty.pop_first() {
                 self.decide(address, at, effects);
                 self.check_anomalies(address, at, effects);
-                self.outdated_in_claimed.insert(address);
-                if let Some(changed) = &mut self.changed_claims {
+                self.noted.outdated.insert(address);
+                if let Some(changed) = &mut self.noted.changed {
                     changed.insert(address);
                 }
             }
-            match self.lifecycle.next_retry(&self.settings.bounds) {
+            match self.tracked.lifecycle.next_retry(&self.settings.bounds) {
                 Some(RetryTarget::Address(address)) => {
                     self.dirty.insert(address);
                 }
-                Some(RetryTarget::All) => self.dirty.extend(self.facts.addresses()),
+                Some(RetryTarget::All) => self.dirty.extend(self.mirror.facts.addresses()),
                 None => break,
             }
         }
@@ -45,49 +45,46 @@ impl Engine {
 
     /// Removes aged forwarding entries that no neighbour entry refers to any more.
     fn evict_unreferenced_fdb(&mut self) {
-        for (bridge, mac) in self.facts.take_unreferenced() {
-            if !self.facts.is_mac_referenced(bridge, mac) {
-                self.fdb.remove_aged(bridge, mac);
+        for (bridge, mac) in self.mirror.facts.take_unreferenced() {
+            if !self.mirror.facts.is_mac_referenced(bridge, mac) {
+                self.mirror.fdb.remove_aged(bridge, mac);
             }
         }
     }
 
     fn decide(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
-        let facts = self.facts.get(address);
+        let facts = self.mirror.facts.get(address);
         let may_conflict = facts.is_some_and(|f| f.can_conflict());
         let allowed = self.settings.is_allowed(address);
         if facts.is_none() && !allowed {
-            self.expiry.cancel(address);
+            self.timers.expiry.cancel(address);
         }
         // Not `self.claim_context()`: the moves and the conflicts change while it is read.
         let context = ClaimContext {
-            links: &self.links,
-            facts: &self.facts,
-            fdb: &self.fdb,
-            routes: &self.routes,
-            route_lookups: &self.route_lookups,
+            mirror: &self.mirror,
             settings: &self.settings,
-            pools: &self.anomalies.pools,
+            pools: &self.tracked.anomalies.pools,
         };
-        if !may_conflict && !allowed && !self.lifecycle.has_open(address) {
+        if !may_conflict && !allowed && !self.tracked.lifecycle.has_open(address) {
             let is_claim = facts.is_some_and(|f| context.is_lone_claim(address, f, at.now));
-            self.claim_counts.set(address, usize::from(is_claim));
+            self.noted.counts.set(address, usize::from(is_claim));
             return;
         }
         let derived = context.derive(address, at.now);
-        self.claim_counts.set(address, pod_claims(&derived));
-        if self.restored.contains(address) {
+        self.noted.counts.set(address, pod_claims(&derived));
+        if self.tracked.restored.contains(address) {
             return;
         }
         // Who claims an allowed address may leave its conflict nevertheless.
         let mut still_claiming = Vec::new();
         let decisions = if allowed {
             still_claiming = derived.values().flatten().map(|c| c.id).collect();
-            let moving = self.moves.flapping(address, at.now, &self.settings);
+            let moving = self.tracked.moves.flapping(address, at.now, &self.settings);
             let window = self.settings.flap_window;
-            self.moves
+            self.tracked
+                .moves
                 .remove_idle(address, at.now, window, |scope| derived.contains_key(scope));
-            decide_flapping(&context, address, &self.lifecycle, moving, &derived)
+            decide_flapping(&context, address, &self.tracked.lifecycle, moving, &derived)
         } else {
             derived
                 .into_iter()
@@ -96,13 +93,13 @@ impl Engine {
                 })
                 .collect()
         };
-        let links = &self.links;
+        let links = &self.mirror.links;
         let still_has = |claimant: &Claimant| {
             let is_further = |peer| facts.is_some_and(|f| f.is_further_on(peer));
             still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_further)
         };
         let first = effects.len();
-        self.drops.conflicts += self.lifecycle.apply(
+        self.drops.conflicts += self.tracked.lifecycle.apply(
             address,
             decisions,
             |claimant| leave_reason(links, claimant, still_has(claimant)),
@@ -112,9 +109,10 @@ impl Engine {
         );
         self.update_sweeps(address, first, at, effects);
         // The event goes out with what is known; the kernel's answer corrects it.
-        let open = self.lifecycle.open_of(address);
+        let open = self.tracked.lifecycle.open_of(address);
         let queries = open.filter_map(|(scope, _)| RouteQuery::of(address, scope));
-        self.route_lookups
+        self.mirror
+            .route_lookups
             .follow(address, &queries.collect::<Vec<_>>());
     }
 }
@@ -135,12 +133,12 @@ fn decide_claims(
 ) -> Decision {
     let on_node = claimants.iter().any(|c| c.id == ClaimantId::Host);
     let pods = || claimants.iter().filter(|c| c.id != ClaimantId::Host);
-    let kind = match (pod_count(context.links, pods()), on_node) {
+    let kind = match (pod_count(&context.mirror.links, pods()), on_node) {
         (1.., true) => Some(ConflictKind::Host),
         (2.., false) if !are_shared(context, address, pods()) => Some(ConflictKind::Duplicate),
         _ => None,
     };
-    let is_one_pod = pod_count(context.links, claimants.iter()) == 1;
+    let is_one_pod = pod_count(&context.mirror.links, claimants.iter()) == 1;
     Decision {
         is_one_pod,
         ..decision(context, address, scope, kind, claimants)
@@ -153,7 +151,7 @@ fn are_shared<'c>(
     address: IpAddr,
     mut claimants: impl Iterator<Item = &'c Claimant>,
 ) -> bool {
-    let facts = context.facts.get(address);
+    let facts = context.mirror.facts.get(address);
     facts.is_some_and(|facts| claimants.all(|c| context.is_shared(facts, c)))
 }
 
@@ -166,7 +164,8 @@ fn pod_count<'c>(links: &Links, claimants: impl Iterator<Item = &'c Claimant>) -
 /// See `docs/detection-rules.md`, section 7.
 fn confidence(context: &ClaimContext<'_>, address: IpAddr, claimants: &[Claimant]) -> Confidence {
     let certain = || claimants.iter().filter(|c| c.is_certain());
-    if pod_count(context.links, certain()) >= 2 && !are_shared(context, address, certain()) {
+    if pod_count(&context.mirror.links, certain()) >= 2 && !are_shared(context, address, certain())
+    {
         Confidence::Certain
     } else {
         Confidence::Observed
@@ -189,11 +188,11 @@ fn decide_flapping(
         let now = claiming_in(scope);
         let existing: Vec<_> = participants
             .into_iter()
-            .filter(|c| exists(context.links, c))
+            .filter(|c| exists(&context.mirror.links, c))
             .map(|c| now.iter().find(|n| n.id == c.id).cloned().unwrap_or(c))
-            .map(|c| with_present_name(context.links, c))
+            .map(|c| with_present_name(&context.mirror.links, c))
             .collect();
-        if pod_count(context.links, existing.iter()) >= 2 {
+        if pod_count(&context.mirror.links, existing.iter()) >= 2 {
             let kind = Some(ConflictKind::Flapping);
             decisions.push((scope, decision(context, address, scope, kind, existing)));
         }

@@ -20,35 +20,36 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        if self.links.pod_by_peer(peer).is_some() {
+        if self.mirror.links.pod_by_peer(peer).is_some() {
             return;
         }
         let devices: Vec<_> = self
+            .mirror
             .links
             .pods_in(peer.nsid)
             .map(|l| l.link.ifindex)
             .collect();
         for device in &devices {
-            let link = self.links.get_mut(*device);
+            let link = self.mirror.links.get_mut(*device);
             if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
                 link.further_changed.get_or_insert(now);
             }
         }
-        if !devices.is_empty() && self.further_reads.note(peer.nsid, now) {
+        if !devices.is_empty() && self.reads.further.note(peer.nsid, now) {
             self.read_namespace(peer.nsid, effects);
         }
     }
 
     /// Reads the namespaces whose pause is over.
     pub(super) fn read_further(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for nsid in self.further_reads.take_due(now) {
+        for nsid in self.reads.further.take_due(now) {
             self.read_namespace(nsid, effects);
         }
     }
 
     /// Reads what is in a namespace.
     pub(super) fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
-        let devices = self.links.pods_in(nsid);
+        let devices = self.mirror.links.pods_in(nsid);
         effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
     }
 
@@ -60,11 +61,12 @@ impl Engine {
         at: Timestamp,
     ) {
         found.retain(|further| is_claimable(further.address));
-        let link = self.links.pod_by_peer(peer);
+        let link = self.mirror.links.pod_by_peer(peer);
         let first = at.max(link.map_or(at, |link| link.since));
         let beginning = self.further_beginning(link);
         let bounds = &self.settings.bounds;
         let (added, gone) = self
+            .mirror
             .facts
             .set_further(peer, found, (first, beginning), bounds);
         self.dirty.extend(added);
@@ -84,11 +86,11 @@ impl Engine {
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        let facts = self.facts.get(address);
+        let facts = self.mirror.facts.get(address);
         if facts.is_some_and(|facts| facts.is_in(nsid)) {
             return;
         }
-        let devices = self.links.pods_in(nsid).map(|l| l.link.ifindex);
+        let devices = self.mirror.links.pods_in(nsid).map(|l| l.link.ifindex);
         let devices: Vec<IfIndex> = devices.collect();
         for device in devices {
             self.pod_evidence_withdrawn(device, address, at, read);

@@ -54,19 +54,19 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let target = probe.target;
-        let link = self.links.pod(probe.ifindex);
+        let link = self.mirror.links.pod(probe.ifindex);
         let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
             self.drops.unknown_device += 1;
             return;
         };
-        if !self.has_full_snapshot || !is_claimable(target) {
+        if !self.mirror.is_complete || !is_claimable(target) {
             // Before the first snapshot is merged: the pod's next requests will be judged.
             return;
         }
         let kind = AnomalyKind::GatewayUnresolved;
         let device = (probe.ifindex, link.generation);
         let key = AnomalyKey::of_frames(kind, target, device, probe.vlan);
-        let is_open = self.anomalies.is_open(&key);
+        let is_open = self.tracked.anomalies.is_open(&key);
         if !is_open && !self.is_gateway(link, target) {
             return;
         }
@@ -82,13 +82,13 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.anomalies.frames.record(key, at.decided_at) {
+        if !self.tracked.anomalies.frames.record(key, at.decided_at) {
             return;
         }
         let due = at.decided_at + quiet_after(key.kind);
-        self.anomalies.schedule(key.address, due);
+        self.tracked.anomalies.schedule(key.address, due);
         let mut anomaly_effects = Vec::new();
-        self.anomalies.raise(
+        self.tracked.anomalies.raise(
             key,
             details,
             at,
@@ -102,7 +102,11 @@ impl Engine {
         if CLOUD_SERVICES.contains(&target) {
             return false;
         }
-        let is_on_node = self.facts.get(target).is_some_and(|f| !f.host.is_empty());
+        let is_on_node = self
+            .mirror
+            .facts
+            .get(target)
+            .is_some_and(|f| !f.host.is_empty());
         match target {
             IpAddr::V4(_) if is_link_local(target) => {
                 target == PLUGIN_GATEWAY || (is_on_node && self.is_on_subnet(link, target))
@@ -122,13 +126,13 @@ impl Engine {
     /// The subnets of a pod's addresses of the family of `target`.
     fn subnets(&self, link: &LinkState, target: IpAddr) -> impl Iterator<Item = IpNet> {
         let peer = link.link.peer;
-        let addresses = peer.map(|peer| self.facts.owned_by(Owner::Peer(peer)));
+        let addresses = peer.map(|peer| self.mirror.facts.owned_by(Owner::Peer(peer)));
         addresses
             .into_iter()
             .flatten()
             .filter(move |address| address.is_ipv4() == target.is_ipv4())
             .filter_map(move |address| {
-                let mut assigned = self.facts.get(address)?.assigned.iter();
+                let mut assigned = self.mirror.facts.get(address)?.assigned.iter();
                 let of_peer = assigned.find(|a| Some(a.peer) == peer)?;
                 IpNet::new(address, of_peer.info.prefix_len).ok()
             })
@@ -141,15 +145,15 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        if self.anomalies.frames.is_empty() {
+        if self.tracked.anomalies.frames.is_empty() {
             return;
         }
-        for (key, last) in self.anomalies.frames.of(address) {
+        for (key, last) in self.tracked.anomalies.frames.of(address) {
             let quiet = quiet_after(key.kind);
             if at.now.since(last) >= quiet {
                 self.resolve_device_frames(&key, ResolveReason::Quiet, at.now, effects);
             } else {
-                self.anomalies.schedule(address, last + quiet);
+                self.tracked.anomalies.schedule(address, last + quiet);
             }
         }
     }
@@ -160,16 +164,18 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        if self.anomalies.frames.is_empty() || !std::mem::take(&mut self.links.has_lost_pods) {
+        if self.tracked.anomalies.frames.is_empty()
+            || !std::mem::take(&mut self.mirror.links.has_lost_pods)
+        {
             return;
         }
-        let links = &self.links;
+        let links = &self.mirror.links;
         let exists = |(ifindex, generation): (IfIndex, u64)| {
             links
                 .pod(ifindex)
                 .is_some_and(|l| l.generation == generation)
         };
-        let keys = self.anomalies.frames.keys().copied();
+        let keys = self.tracked.anomalies.frames.keys().copied();
         let gone: Vec<AnomalyKey> = keys.filter(|k| !k.device.is_some_and(exists)).collect();
         for key in gone {
             self.resolve_device_frames(&key, ResolveReason::DeviceGone, now, effects);
@@ -183,13 +189,14 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        self.anomalies.frames.remove(key);
+        self.tracked.anomalies.frames.remove(key);
         let at = DecisionTime {
             now,
             decided_at: now,
         };
         let mut anomaly_effects = Vec::new();
-        self.anomalies
+        self.tracked
+            .anomalies
             .resolve(key, reason, at, &mut anomaly_effects);
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }

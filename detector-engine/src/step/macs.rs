@@ -27,16 +27,16 @@ const LISTED: usize = 16;
 impl Engine {
     /// Checks the hardware addresses of pods for which something changed, or whose time has come.
     pub(super) fn check_macs(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        if !self.has_full_snapshot {
+        if !self.mirror.is_complete {
             return;
         }
-        let mut macs = self.links.take_changed_macs();
-        while let Some(mac) = self.anomalies.macs.pop_due(at.now) {
+        let mut macs = self.mirror.links.take_changed_macs();
+        while let Some(mac) = self.tracked.anomalies.macs.pop_due(at.now) {
             macs.insert(mac);
         }
         for mac in macs {
             let mut ports = self.ports_with(mac);
-            for key in self.anomalies.macs.watched(mac) {
+            for key in self.tracked.anomalies.macs.watched(mac) {
                 ports.entry(key).or_default();
             }
             for (key, ports) in ports {
@@ -56,12 +56,13 @@ impl Engine {
         let mut anomaly_effects = Vec::new();
         if let Some(fault) = fault {
             let settings = &self.settings;
-            self.anomalies
+            self.tracked
+                .anomalies
                 .mac_wrong(key, fault, at, settings, &mut anomaly_effects);
         } else {
-            let named = self.anomalies.macs.named_device(&key);
+            let named = self.tracked.anomalies.macs.named_device(&key);
             let exists = named.is_none_or(|(ifindex, generation)| {
-                let link = self.links.pod(ifindex);
+                let link = self.mirror.links.pod(ifindex);
                 link.is_some_and(|link| link.generation == generation)
             });
             let gone = match (ports, exists) {
@@ -70,7 +71,8 @@ impl Engine {
                 _ => None,
             };
             let settings = &self.settings;
-            self.anomalies
+            self.tracked
+                .anomalies
                 .mac_right(key, gone, at, settings, &mut anomaly_effects);
         }
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
@@ -80,12 +82,17 @@ impl Engine {
     /// than bridges are left out: nothing shows which of their ports are in one network.
     fn ports_with(&self, mac: Mac) -> BTreeMap<MacKey, Vec<IfIndex>> {
         let mut ports = BTreeMap::<_, Vec<_>>::new();
-        for link in self.links.pods_with_mac(mac) {
+        for link in self.mirror.links.pods_with_mac(mac) {
             let port = link.link.ifindex;
-            if let Some(bridge) = self.links.bridge_of(port)
-                && self.links.is_running(port)
+            if let Some(bridge) = self.mirror.links.bridge_of(port)
+                && self.mirror.links.is_running(port)
             {
-                let vlan = self.links.l2_domain(port, Vlan::default()).vlan.outer;
+                let vlan = self
+                    .mirror
+                    .links
+                    .l2_domain(port, Vlan::default())
+                    .vlan
+                    .outer;
                 ports
                     .entry(MacKey { mac, bridge, vlan })
                     .or_default()
@@ -99,14 +106,14 @@ impl Engine {
     fn mac_fault(&self, key: MacKey, ports: &[IfIndex]) -> Option<MacFault> {
         let mut links: Vec<_> = ports
             .iter()
-            .filter_map(|port| self.links.pod(*port))
+            .filter_map(|port| self.mirror.links.pod(*port))
             .collect();
         // Pods that took the hardware address later are listed later.
         links.sort_by_key(|link| (link.has_changed_mac, link.since, link.link.ifindex));
         let first = *links.first()?;
         let pod = |link: &LinkState| {
             let id = ClaimantId::Device(link.link.ifindex, link.generation);
-            self.links.pod_identity(id)
+            self.mirror.links.pod_identity(id)
         };
         let pods: BTreeSet<_> = links.iter().map(|link| pod(link)).collect();
         // Several ports of one pod may share one, as those of a bond do: whichever of them the
@@ -117,9 +124,9 @@ impl Engine {
             if first.has_changed_mac {
                 return None;
             }
-            let learned_on = self.fdb.live_port(key.bridge, key.mac, key.vlan)?;
-            let other = self.links.get(learned_on)?;
-            let is_other_port = self.links.switch_of(learned_on) == Some(key.bridge);
+            let learned_on = self.mirror.fdb.live_port(key.bridge, key.mac, key.vlan)?;
+            let other = self.mirror.links.get(learned_on)?;
+            let is_other_port = self.mirror.links.switch_of(learned_on) == Some(key.bridge);
             if !is_other_port || pods.contains(&pod(other)) {
                 return None;
             }
@@ -133,7 +140,7 @@ impl Engine {
             ),
             others: others.into_iter().map(device_as_holder).collect(),
             address: self.address_of(first, key.mac),
-            bridge: self.links.get(key.bridge)?.link.name.clone(),
+            bridge: self.mirror.links.get(key.bridge)?.link.name.clone(),
         })
     }
 
@@ -141,7 +148,7 @@ impl Engine {
     /// that follows from its hardware address (RFC 4291, appendix A).
     fn address_of(&self, link: &LinkState, mac: Mac) -> IpAddr {
         let of_owner = |owner| {
-            let addresses = self.facts.owned_by(owner).into_iter();
+            let addresses = self.mirror.facts.owned_by(owner).into_iter();
             addresses
                 .filter(|address| is_claimable(*address))
                 .min_by_key(|address| (is_link_local(*address), *address))

@@ -25,7 +25,7 @@ impl Engine {
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let finished = match self.in_flight.finish(token, scope) {
+        let finished = match self.reads.in_flight.finish(token, scope) {
             SnapshotOutcome::Usable(finished) => finished,
             SnapshotOutcome::Superseded => return,
             SnapshotOutcome::Unusable => {
@@ -37,7 +37,7 @@ impl Engine {
             SnapshotScope::Node => {
                 self.merge_node(&finished, snapshot, at, effects);
                 // Notifications may have been lost.
-                self.route_lookups.request_all();
+                self.mirror.route_lookups.request_all();
                 self.mark_full_snapshot(at);
             }
             SnapshotScope::Device(ifindex) => {
@@ -48,7 +48,7 @@ impl Engine {
                 }
             }
         }
-        self.in_flight.merged(finished);
+        self.reads.in_flight.merged(finished);
     }
 
     fn merge_node(
@@ -59,10 +59,10 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let truncated = snapshot.truncated;
-        self.refusals.node_read(finished.started());
+        self.reads.refusals.node_read(finished.started());
         self.note_truncated(truncated);
         let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
-        let known = self.links.iter().map(|l| l.link.ifindex);
+        let known = self.mirror.links.iter().map(|l| l.link.ifindex);
         let gone: Vec<_> = known
             .filter(|_| !truncated.links)
             .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
@@ -82,7 +82,9 @@ impl Engine {
                 continue;
             }
             // A live update gave this peer to another device since: this one is dying.
-            let holder = link.peer.and_then(|peer| self.links.pod_by_peer(peer));
+            let holder = link
+                .peer
+                .and_then(|peer| self.mirror.links.pod_by_peer(peer));
             let holder = holder.map(|l| l.link.ifindex);
             if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
                 link.peer = None;
@@ -103,11 +105,11 @@ impl Engine {
         let followed: Vec<_> = if truncated.neighbours {
             Vec::new()
         } else {
-            self.links.iter().map(|l| l.link.ifindex).collect()
+            self.mirror.links.iter().map(|l| l.link.ifindex).collect()
         };
         self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
         self.mark_read(&read);
-        self.links.set_complete(!truncated.links);
+        self.mirror.links.set_complete(!truncated.links);
         self.apply_restored(finished, at);
     }
 
@@ -119,13 +121,13 @@ impl Engine {
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        if self.links.get(ifindex).is_none() {
+        if self.mirror.links.get(ifindex).is_none() {
             return;
         }
         let owner = BoundOwner::Device(ifindex);
         let bounds = [BoundKind::DeviceNeighbours];
-        self.refusals.read(owner, &bounds, finished.started());
-        self.refusals.read_done(owner);
+        self.reads.refusals.read(owner, &bounds, finished.started());
+        self.reads.refusals.read_done(owner);
         // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
@@ -163,13 +165,18 @@ impl Engine {
     ) -> Vec<IfIndex> {
         let mut read = Vec::new();
         for pod in pods {
-            let Some(device) = self.links.pod_by_peer(pod.peer).map(|l| l.link.ifindex) else {
+            let Some(device) = self
+                .mirror
+                .links
+                .pod_by_peer(pod.peer)
+                .map(|l| l.link.ifindex)
+            else {
                 continue;
             };
             if !same(pod.peer, device) || finished.is_outdated(&StateKey::LinkIdentity(device)) {
                 continue;
             }
-            if let Some(link) = self.links.get_mut(device) {
+            if let Some(link) = self.mirror.links.get_mut(device) {
                 let known = (link.namespace_access, link.peer_mac);
                 let access = match pod.addresses {
                     Some(_) => NamespaceAccess::Readable,
@@ -178,7 +185,7 @@ impl Engine {
                 link.namespace_access = access;
                 let is_newer = !finished.is_outdated(&StateKey::PodLink(pod.peer));
                 let mac = pod.mac.filter(|_| is_newer).or(link.peer_mac);
-                self.links.set_peer_mac(device, mac);
+                self.mirror.links.set_peer_mac(device, mac);
                 if known != (access, mac) {
                     self.mark_link_dirty(device);
                     self.authority_changed(device, None, at);
@@ -194,7 +201,7 @@ impl Engine {
                 BoundKind::FurtherAddresses,
             ];
             let owner = BoundOwner::Device(device);
-            self.refusals.read(owner, &bounds, finished.started());
+            self.reads.refusals.read(owner, &bounds, finished.started());
             if pod.is_truncated {
                 self.refused_on(device, BoundKind::Addresses);
             } else {
@@ -218,7 +225,7 @@ impl Engine {
     /// What is found on these devices from now on appeared after they were read.
     fn mark_read(&mut self, devices: &[IfIndex]) {
         for device in devices {
-            if let Some(link) = self.links.get_mut(*device) {
+            if let Some(link) = self.mirror.links.get_mut(*device) {
                 link.awaits_first_read = false;
                 link.further_changed = None;
             }
@@ -235,16 +242,16 @@ impl Engine {
     ) {
         let present: HashSet<_> = addresses.iter().map(AssignedAddress::id).collect();
         let listed: HashSet<_> = addresses.iter().map(|a| a.address).collect();
-        for address in self.facts.overflowed_assignments(peer) {
+        for address in self.mirror.facts.overflowed_assignments(peer) {
             if !finished.is_outdated(&StateKey::PodAddress(peer, address))
-                && self.facts.forget_overflow(peer, address)
+                && self.mirror.facts.forget_overflow(peer, address)
                 && !listed.contains(&address)
             {
                 self.pod_address_withdrawn(peer, address, at, Some(finished));
             }
         }
         let is_outdated = |id| finished.is_outdated(&StateKey::PodAssignment(peer, id));
-        for gone in self.facts.assignments(peer) {
+        for gone in self.mirror.facts.assignments(peer) {
             if !present.contains(&gone) && !is_outdated(gone) {
                 self.pod_address_gone(peer, gone, at, Some(finished));
             }
@@ -260,11 +267,11 @@ impl Engine {
     ) {
         let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.id())).collect();
         let listed: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
-        let mut overflowed = self.facts.overflowed_host_assignments();
+        let mut overflowed = self.mirror.facts.overflowed_host_assignments();
         overflowed.retain(|_| !is_truncated);
         for (ifindex, address) in overflowed {
             if !finished.is_outdated(&StateKey::HostAddress(ifindex, address))
-                && self.facts.forget_host_overflow(ifindex, address)
+                && self.mirror.facts.forget_host_overflow(ifindex, address)
                 && !listed.contains(&(ifindex, address))
             {
                 self.host_address_withdrawn(ifindex, address);
@@ -274,7 +281,7 @@ impl Engine {
             finished.is_outdated(&StateKey::HostAssignment(i, id))
                 || finished.is_outdated(&StateKey::LinkIdentity(i))
         };
-        let known = self.facts.host_assignments();
+        let known = self.mirror.facts.host_assignments();
         let gone: Vec<_> = known
             .filter(|host| !is_truncated && !present.contains(host) && !is_outdated(*host))
             .collect();
@@ -301,7 +308,7 @@ impl Engine {
                 || finished.is_outdated(&StateKey::LinkIdentity(i))
         };
         for ifindex in of {
-            for address in self.facts.owned_by(Owner::Link(*ifindex)) {
+            for address in self.mirror.facts.owned_by(Owner::Link(*ifindex)) {
                 if !present.contains(&(*ifindex, address)) && !is_outdated(*ifindex, address) {
                     self.neighbour_gone(*ifindex, address, None);
                 }
@@ -324,7 +331,7 @@ impl Engine {
             .map(|e| (e.port, e.bridge))
             .filter(|(port, bridge)| {
                 finished.is_outdated(&StateKey::Link(*port))
-                    && self.links.bridge_of(*port) != Some(*bridge)
+                    && self.mirror.links.bridge_of(*port) != Some(*bridge)
             })
             .collect();
         let is_outdated = |e: &FdbEntry| {
@@ -334,7 +341,7 @@ impl Engine {
                 || finished.is_outdated(&StateKey::PortFdb(e.port))
                 || of_another.contains(&(e.port, e.bridge))
         };
-        let known = self.fdb.entries();
+        let known = self.mirror.fdb.entries();
         let gone: Vec<_> = known
             .filter(|e| !is_truncated && !present.contains(&key(e)) && !is_outdated(e))
             .collect();
@@ -355,7 +362,7 @@ impl Engine {
                 || finished.is_outdated(&StateKey::LinkRoutes(r.ifindex))
                 || finished.is_outdated(&StateKey::LinkIdentity(r.ifindex))
         };
-        let known = self.routes.iter();
+        let known = self.mirror.routes.iter();
         let gone: Vec<_> = known
             .filter(|r| !is_truncated && !present.contains(r) && !is_outdated(r))
             .copied()

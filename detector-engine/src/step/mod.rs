@@ -29,17 +29,16 @@ use std::{
 
 use super::{
     anomaly::{Anomalies, AnomalyEffect},
-    bridge::Fdb,
     claimed_addresses::ClaimedAddresses,
     conflict::{Claimant, Conflict},
     counts::ClaimCounts,
     expiry::ExpiryQueue,
-    facts::Facts,
     further_reads::FurtherReads,
     hash::HashSet,
     in_flight_snapshots::{InFlightSnapshots, StateKey},
     lifecycle::{DecisionTime, Lifecycle},
-    links::{Links, PodDevice},
+    links::PodDevice,
+    mirror::Mirror,
     moves::Moves,
     network::Network,
     observation::{
@@ -47,8 +46,7 @@ use super::{
         Vlan,
     },
     refusals::Refusals,
-    route_lookups::{Dependency, RouteLookups},
-    routes::Routes,
+    route_lookups::Dependency,
     self_check::{Discrepancy, PendingDiscrepancies},
     settings::Settings,
 };
@@ -142,42 +140,60 @@ pub struct ListedClaim {
 #[derive(Debug)]
 pub struct Engine {
     settings: Settings,
-    links: Links,
-    facts: Facts,
-    fdb: Fdb,
-    routes: Routes,
-    route_lookups: RouteLookups,
-    in_flight: InFlightSnapshots,
-    discrepancies: PendingDiscrepancies,
-    expiry: ExpiryQueue,
-    moves: Moves,
-    lifecycle: Lifecycle,
-    /// Live claims, without the node's own.
-    claim_counts: ClaimCounts,
-    anomalies: Anomalies,
-    /// The addresses that facts name claimants of, for the kernel programs.
-    claimed: ClaimedAddresses,
-    /// Addresses whose facts changed since that table was last brought up to date.
-    outdated_in_claimed: BTreeSet<IpAddr>,
-    /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
-    changed_claims: Option<BTreeSet<IpAddr>>,
-    /// A snapshot of the whole node was merged at least once.
-    has_full_snapshot: bool,
+    mirror: Mirror,
+    reads: Reads,
+    tracked: Tracked,
+    noted: NotedClaims,
+    timers: Timers,
     drops: DropCounters,
-    refusals: Refusals,
     /// Addresses whose facts changed in this step.
     dirty: BTreeSet<IpAddr>,
+}
+
+/// What has to be read from the kernel, and what is being read.
+#[derive(Debug, Default)]
+struct Reads {
+    in_flight: InFlightSnapshots,
+    discrepancies: PendingDiscrepancies,
+    refusals: Refusals,
+    further: FurtherReads,
     /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
     /// is needed.
     unresolved_links: BTreeSet<IfIndex>,
     /// Peers with address updates that wait until it is certain whose peer they are; bounded like
     /// links.
     deferred_peers: HashSet<Peer>,
-    further_reads: FurtherReads,
-    /// New pod devices by the time until which they wait for the name of their network.
-    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
+}
+
+/// What is open, and what may become so.
+#[derive(Debug)]
+struct Tracked {
+    lifecycle: Lifecycle,
+    moves: Moves,
+    anomalies: Anomalies,
     /// Open conflicts of the previous run, until the first full snapshot.
     restored: restore::RestoredConflicts,
+}
+
+/// What others follow of the claims: they take it after a step.
+#[derive(Debug, Default)]
+struct NotedClaims {
+    /// Live claims, without the node's own.
+    counts: ClaimCounts,
+    /// The addresses that facts name claimants of, for the kernel programs.
+    table: ClaimedAddresses,
+    /// Addresses whose facts changed since that table was last brought up to date.
+    outdated: BTreeSet<IpAddr>,
+    /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
+    changed: Option<BTreeSet<IpAddr>>,
+}
+
+/// What is due without an observation, besides what [`Tracked`] and [`Reads`] wait for.
+#[derive(Debug, Default)]
+struct Timers {
+    expiry: ExpiryQueue,
+    /// New pod devices by the time until which they wait for the name of their network.
+    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
 }
 
 impl Engine {
@@ -185,31 +201,19 @@ impl Engine {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
-            lifecycle: Lifecycle::new(settings.id_seed),
-            claim_counts: ClaimCounts::default(),
-            anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
-            claimed: ClaimedAddresses::default(),
-            outdated_in_claimed: BTreeSet::new(),
-            changed_claims: None,
-            has_full_snapshot: false,
+            tracked: Tracked {
+                lifecycle: Lifecycle::new(settings.id_seed),
+                moves: Moves::default(),
+                anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+                restored: restore::RestoredConflicts::default(),
+            },
             settings,
-            links: Links::default(),
-            facts: Facts::default(),
-            fdb: Fdb::default(),
-            routes: Routes::default(),
-            route_lookups: RouteLookups::default(),
-            in_flight: InFlightSnapshots::default(),
-            discrepancies: PendingDiscrepancies::default(),
-            expiry: ExpiryQueue::default(),
-            moves: Moves::default(),
+            mirror: Mirror::default(),
+            reads: Reads::default(),
+            noted: NotedClaims::default(),
+            timers: Timers::default(),
             drops: DropCounters::default(),
-            refusals: Refusals::default(),
             dirty: BTreeSet::new(),
-            unresolved_links: BTreeSet::new(),
-            deferred_peers: HashSet::default(),
-            further_reads: FurtherReads::default(),
-            awaiting_networks: VecDeque::new(),
-            restored: restore::RestoredConflicts::default(),
         }
     }
 
@@ -225,7 +229,9 @@ impl Engine {
         match observation.observation {
             Observation::Link(link) => {
                 self.touch(StateKey::Link(link.ifindex));
-                self.route_lookups.changed(Dependency::Link(link.ifindex));
+                self.mirror
+                    .route_lookups
+                    .changed(Dependency::Link(link.ifindex));
                 self.link(link, false, at, effects);
             }
             Observation::LinkGone(ifindex) => {
@@ -252,44 +258,49 @@ impl Engine {
             }
             Observation::HostAddress(ifindex, info) => {
                 self.touch_host_address(ifindex, info.id());
-                self.route_lookups.request(info.address);
+                self.mirror.route_lookups.request(info.address);
                 self.host_address(ifindex, info, at, true);
             }
             Observation::HostAddressGone(ifindex, id) => {
                 self.touch_host_address(ifindex, id);
-                self.route_lookups.request(id.address);
+                self.mirror.route_lookups.request(id.address);
                 self.host_address_gone(ifindex, id);
             }
             Observation::Neighbour(neighbour) => {
                 let (ifindex, address) = (neighbour.ifindex, neighbour.address);
                 self.touch(StateKey::Neighbour(ifindex, address));
                 // Only a snapshot in flight needs to know, and each update would cost a lookup.
-                if self.in_flight.is_any()
+                if self.reads.in_flight.is_any()
                     && (neighbour.state == NudState::Reachable
                         || self.is_other_neighbour(&neighbour))
                 {
-                    self.in_flight
+                    self.reads
+                        .in_flight
                         .touch(StateKey::NeighbourEvidence(ifindex, address));
                 }
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .changed(Dependency::Neighbour(ifindex, address));
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {
                 self.touch(StateKey::Neighbour(ifindex, address));
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .changed(Dependency::Neighbour(ifindex, address));
                 self.neighbour_gone(ifindex, address, Some(at));
             }
             Observation::Fdb(entry) => {
                 self.touch(StateKey::from(&entry));
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .changed(Dependency::Fdb(entry.bridge, entry.mac));
                 self.fdb(entry);
             }
             Observation::FdbGone(entry) => {
                 self.touch(StateKey::from(&entry));
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .changed(Dependency::Fdb(entry.bridge, entry.mac));
                 self.fdb_gone(entry);
             }
@@ -297,7 +308,8 @@ impl Engine {
             Observation::RouteBeside(route, place) => self.route_added(route, Some(place)),
             Observation::RouteGone(route) => {
                 self.touch(StateKey::from(&route));
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .request_covered(route.destination, route.prefix_len);
                 self.route_gone(&route);
             }
@@ -318,14 +330,14 @@ impl Engine {
                 };
                 self.router_advertisement(advertisement, at, effects);
             }
-            Observation::SnapshotStarted(token) => self.in_flight.start(token),
-            Observation::SelfCheckStarted(token) => self.in_flight.start_self_check(token),
-            Observation::SnapshotFailed(token) => self.in_flight.fail(token),
+            Observation::SnapshotStarted(token) => self.reads.in_flight.start(token),
+            Observation::SelfCheckStarted(token) => self.reads.in_flight.start_self_check(token),
+            Observation::SnapshotFailed(token) => self.reads.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
                 self.merge_snapshot(token, scope, *snapshot, at, effects)
             }
         }
-        if !self.deferred_peers.is_empty() {
+        if !self.reads.deferred_peers.is_empty() {
             self.read_deferred(effects);
         }
         self.apply_pending(
@@ -339,7 +351,7 @@ impl Engine {
 
     /// Whether there is no such neighbour entry, or one with another hardware address.
     fn is_other_neighbour(&self, neighbour: &Neighbour) -> bool {
-        let facts = self.facts.get(neighbour.address).into_iter();
+        let facts = self.mirror.facts.get(neighbour.address).into_iter();
         let mut known = facts.flat_map(|facts| &facts.neighbours);
         let known = known.find(|known| known.ifindex == neighbour.ifindex);
         known.map(|known| known.lladdr) != neighbour.lladdr
@@ -361,8 +373,8 @@ impl Engine {
 
     /// A live update of `key` is about to be applied.
     fn touch(&mut self, key: StateKey) {
-        self.discrepancies.explain(&key);
-        self.in_flight.touch(key);
+        self.reads.discrepancies.explain(&key);
+        self.reads.in_flight.touch(key);
     }
 
     fn touch_pod_address(&mut self, peer: Peer, id: AssignmentId) {
@@ -379,13 +391,13 @@ impl Engine {
     #[must_use]
     pub fn next_expiry(&self) -> Option<Timestamp> {
         let due = [
-            self.expiry.next_due(),
-            self.lifecycle.next_due(),
-            self.anomalies.next_due(),
-            self.discrepancies.next_due(),
-            self.refusals.next_check(),
-            self.further_reads.next_due(),
-            self.awaiting_networks.front().map(|(due, ..)| *due),
+            self.timers.expiry.next_due(),
+            self.tracked.lifecycle.next_due(),
+            self.tracked.anomalies.next_due(),
+            self.reads.discrepancies.next_due(),
+            self.reads.refusals.next_check(),
+            self.reads.further.next_due(),
+            self.timers.awaiting_networks.front().map(|(due, ..)| *due),
         ];
         due.into_iter().flatten().min()
     }
@@ -393,15 +405,15 @@ impl Engine {
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
     /// Requests what was refused at bounds that have room again.
     pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        while let Some(address) = self.expiry.pop_due(now) {
+        while let Some(address) = self.timers.expiry.pop_due(now) {
             self.expire_claims(address, now);
         }
-        while let Some(address) = self.lifecycle.pop_due(now) {
+        while let Some(address) = self.tracked.lifecycle.pop_due(now) {
             self.dirty.insert(address);
         }
         self.expire_anomalies(now, effects);
         self.expire_network_waits(now);
-        while let Some(discrepancy) = self.discrepancies.pop_due(now) {
+        while let Some(discrepancy) = self.reads.discrepancies.pop_due(now) {
             effects.push(Effect::Corrected(discrepancy));
         }
         self.read_refused(now, effects);

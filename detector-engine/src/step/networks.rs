@@ -21,8 +21,8 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         for (ifindex, generation, name) in devices {
-            let network = self.links.cni_networks.id(name);
-            let link = self.links.get_mut(*ifindex);
+            let network = self.mirror.links.cni_networks.id(name);
+            let link = self.mirror.links.get_mut(*ifindex);
             if let Some(link) = link.filter(|link| link.generation == *generation) {
                 link.cni_network = network;
                 self.mark_link_dirty(*ifindex);
@@ -35,29 +35,29 @@ impl Engine {
     /// A new pod device waits for the name of its network.
     pub(super) fn await_network(&mut self, ifindex: IfIndex, at: Timestamp) {
         let wait = self.settings.cni_network_wait;
-        let Some(link) = self.links.get_mut(ifindex) else {
+        let Some(link) = self.mirror.links.get_mut(ifindex) else {
             return;
         };
-        if !wait.is_zero() && self.awaiting_networks.len() < self.settings.bounds.links {
+        if !wait.is_zero() && self.timers.awaiting_networks.len() < self.settings.bounds.links {
             link.awaits_network = true;
             let waiting = (at + wait, ifindex, link.generation);
-            self.awaiting_networks.push_back(waiting);
+            self.timers.awaiting_networks.push_back(waiting);
         }
     }
 
     /// Devices without a name in time are in the network of their switch.
     pub(super) fn expire_network_waits(&mut self, now: Timestamp) {
-        while let Some((due, ifindex, generation)) = self.awaiting_networks.front().copied()
+        while let Some((due, ifindex, generation)) = self.timers.awaiting_networks.front().copied()
             && due <= now
         {
-            self.awaiting_networks.pop_front();
-            let link = self.links.get_mut(ifindex);
+            self.timers.awaiting_networks.pop_front();
+            let link = self.mirror.links.get_mut(ifindex);
             let Some(link) = link.filter(|link| link.generation == generation) else {
                 continue;
             };
             link.awaits_network = false;
-            let switch = self.links.switch_of(ifindex);
-            if switch.is_some_and(|switch| !self.links.is_bridge(switch)) {
+            let switch = self.mirror.links.switch_of(ifindex);
+            if switch.is_some_and(|switch| !self.mirror.links.is_bridge(switch)) {
                 self.mark_link_dirty(ifindex);
             }
         }
@@ -72,12 +72,12 @@ impl Engine {
         let Network::Cni(name) = &conflict.network else {
             return NetworkId::of_record(conflict.address, &conflict.network, link);
         };
-        let Some(id) = self.links.cni_networks.id(&name.as_str().into()) else {
+        let Some(id) = self.mirror.links.cni_networks.id(&name.as_str().into()) else {
             return NetworkId::Node;
         };
         for claimant in conflict.present() {
             if let ClaimantId::Device(ifindex, generation) = claimant.id
-                && let Some(link) = self.links.get_mut(ifindex)
+                && let Some(link) = self.mirror.links.get_mut(ifindex)
                 && link.generation == generation
             {
                 link.cni_network = Some(id);

@@ -19,7 +19,7 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         for (ifindex, generation, pod) in devices {
-            let link = self.links.get_mut(ifindex);
+            let link = self.mirror.links.get_mut(ifindex);
             let Some(link) = link.filter(|link| link.generation == generation) else {
                 continue;
             };
@@ -45,7 +45,7 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         for device in devices {
-            self.anomalies.sweeps.pod_known(*device);
+            self.tracked.anomalies.sweeps.pod_known(*device);
         }
         let has_device = |conflict: &Conflict| {
             conflict.present().any(|claimant| {
@@ -54,12 +54,18 @@ impl Engine {
             })
         };
         for address in self.conflict_addresses() {
-            if !self.lifecycle.open_of(address).any(|(_, c)| has_device(c)) {
+            if !self
+                .tracked
+                .lifecycle
+                .open_of(address)
+                .any(|(_, c)| has_device(c))
+            {
                 continue;
             }
             for conflict in self.conflicts_of(address, now) {
                 if has_device(&conflict) {
-                    self.lifecycle
+                    self.tracked
+                        .lifecycle
                         .refresh(conflict, now, &self.settings, effects);
                 }
             }

@@ -30,7 +30,7 @@ impl Engine {
     /// The addresses with an open conflict, oldest conflict first; see [`Engine::conflicts_of`].
     #[must_use]
     pub fn conflict_addresses(&self) -> Vec<IpAddr> {
-        let open = self.lifecycle.open();
+        let open = self.tracked.lifecycle.open();
         let mut addresses: Vec<_> = open.map(|(_, c)| (c.raised_at, c.address)).collect();
         addresses.sort_unstable();
         let mut seen = BTreeSet::new();
@@ -41,7 +41,7 @@ impl Engine {
     /// When each open conflict was raised, and its address; see [`Engine::conflicts_of`].
     #[must_use]
     pub fn conflict_ids(&self) -> Vec<(Timestamp, IpAddr, ConflictId)> {
-        let open = self.lifecycle.open();
+        let open = self.tracked.lifecycle.open();
         open.map(|(_, c)| (c.raised_at, c.address, c.id)).collect()
     }
 
@@ -67,40 +67,45 @@ impl Engine {
             }
             conflict
         };
-        self.lifecycle.open_of(address).map(refreshed).collect()
+        self.tracked
+            .lifecycle
+            .open_of(address)
+            .map(refreshed)
+            .collect()
     }
 
     /// What the last event about an open conflict contained; `None` if there was none.
     #[must_use]
     pub fn reported(&self, conflict: &Conflict) -> Option<&Reported> {
-        let mut open = self.lifecycle.open_of(conflict.address);
+        let mut open = self.tracked.lifecycle.open_of(conflict.address);
         let (_, open) = open.find(|(_, open)| open.id == conflict.id)?;
         open.reported.as_ref()
     }
 
     /// Stores what the last event about a conflict contained.
     pub fn set_reported(&mut self, conflict: &Conflict, reported: Reported) {
-        self.lifecycle
+        self.tracked
+            .lifecycle
             .set_reported(conflict.address, conflict.id, reported);
     }
 
     /// How many conflicts of `kind` are open.
     #[must_use]
     pub fn open_conflicts(&self, kind: ConflictKind) -> usize {
-        self.lifecycle.count(kind)
+        self.tracked.lifecycle.count(kind)
     }
 
     /// Every address with facts, in no order; see [`Engine::claims_of`].
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.facts.addresses().collect()
+        self.mirror.facts.addresses().collect()
     }
 
     /// How many live claims there are, without the node's own: as many as [`Engine::claims_of`]
     /// lists for all addresses together.
     #[must_use]
     pub fn claim_count(&self) -> usize {
-        self.claim_counts.total()
+        self.noted.counts.total()
     }
 
     /// The claims of one address, without the node's own.
@@ -125,7 +130,8 @@ impl Engine {
     /// All pod devices.
     #[must_use]
     pub fn devices(&self) -> Vec<PodDevice> {
-        self.links
+        self.mirror
+            .links
             .iter()
             .filter(|l| l.is_pod())
             .map(LinkState::device)
@@ -135,13 +141,17 @@ impl Engine {
     /// How many pod devices there are.
     #[must_use]
     pub fn device_count(&self) -> usize {
-        self.links.iter().filter(|link| link.is_pod()).count()
+        self.mirror
+            .links
+            .iter()
+            .filter(|link| link.is_pod())
+            .count()
     }
 
     /// The pod device with this index, if there is one.
     #[must_use]
     pub fn device(&self, ifindex: IfIndex) -> Option<PodDevice> {
-        self.links.pod(ifindex).map(LinkState::device)
+        self.mirror.links.pod(ifindex).map(LinkState::device)
     }
 
     /// What was dropped at bounds so far.
@@ -153,26 +163,27 @@ impl Engine {
     /// Whether the whole node was read at least once.
     #[cfg(test)]
     pub(crate) fn has_full_snapshot(&self) -> bool {
-        self.has_full_snapshot
+        self.mirror.is_complete
     }
 
     /// Whether a change of an open conflict waits to be reported.
     #[cfg(test)]
     pub(crate) fn has_unreported_change(&self, conflict: &Conflict) -> bool {
-        self.lifecycle
+        self.tracked
+            .lifecycle
             .has_unreported_change(conflict.address, conflict.id)
     }
 
     #[cfg(test)]
     pub(crate) fn facts(&self) -> &Facts {
-        &self.facts
+        &self.mirror.facts
     }
 
     /// The namespace in which the pod behind a device is, or last was.
     #[cfg(test)]
     pub(crate) fn namespace_of(&self, ifindex: IfIndex) -> Option<NsId> {
-        let id = ClaimantId::Device(ifindex, self.links.get(ifindex)?.generation);
-        match self.links.pod_identity(id) {
+        let id = ClaimantId::Device(ifindex, self.mirror.links.get(ifindex)?.generation);
+        match self.mirror.links.pod_identity(id) {
             PodIdentity::Namespace(nsid) => Some(nsid),
             PodIdentity::Claimant(_) => None,
         }
@@ -180,13 +191,9 @@ impl Engine {
 
     pub(super) fn claim_context(&self) -> ClaimContext<'_> {
         ClaimContext {
-            links: &self.links,
-            facts: &self.facts,
-            fdb: &self.fdb,
-            routes: &self.routes,
-            route_lookups: &self.route_lookups,
+            mirror: &self.mirror,
             settings: &self.settings,
-            pools: &self.anomalies.pools,
+            pools: &self.tracked.anomalies.pools,
         }
     }
 }

@@ -43,21 +43,21 @@ impl Engine {
     /// Restores the open conflicts of an earlier agent of the same boot. To be called before the
     /// first observation.
     pub fn restore(&mut self, restored: Vec<OpenConflict>) {
-        self.restored.addresses = restored.iter().map(|k| k.conflict.address).collect();
-        self.restored.conflicts = restored;
+        self.tracked.restored.addresses = restored.iter().map(|k| k.conflict.address).collect();
+        self.tracked.restored.conflicts = restored;
     }
 
     /// Whether restored conflicts still wait for the first full snapshot.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
-        !self.restored.conflicts.is_empty()
+        !self.tracked.restored.conflicts.is_empty()
     }
 
     /// Every open conflict in its persisted form, including those that wait for the first full
     /// snapshot.
     #[must_use]
     pub fn open_records(&self, now: Timestamp) -> Vec<OpenConflict> {
-        let mut records = self.restored.conflicts.clone();
+        let mut records = self.tracked.restored.conflicts.clone();
         for address in self.conflict_addresses() {
             for conflict in self.conflicts_of(address, now) {
                 records.extend(self.open_record(&conflict));
@@ -69,10 +69,10 @@ impl Engine {
     /// One open conflict in its persisted form; `None` if it is no longer open.
     #[must_use]
     pub fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
-        let mut open = self.lifecycle.open_of(conflict.address);
+        let mut open = self.tracked.lifecycle.open_of(conflict.address);
         let (scope, open) = open.find(|(_, open)| open.id == conflict.id)?;
         let address = conflict.address;
-        let facts = self.facts.get(address);
+        let facts = self.mirror.facts.get(address);
         let claims = |ifindex| {
             let mut present = conflict.present();
             present.any(|c| matches!(c.id, ClaimantId::Device(i, _) if i == ifindex))
@@ -85,7 +85,7 @@ impl Engine {
         let former = neighbours.filter(|n| is_in_scope(Vlan::default(), n.ifindex));
         let id = conflict.id;
         Some(OpenConflict {
-            has_unreported_change: self.lifecycle.has_unreported_change(address, id),
+            has_unreported_change: self.tracked.lifecycle.has_unreported_change(address, id),
             conflict: Conflict {
                 reported: open.reported.clone(),
                 ..conflict.clone()
@@ -109,14 +109,14 @@ impl Engine {
                     })
                 })
                 .collect(),
-            moves: self.moves.to_record(address, scope),
+            moves: self.tracked.moves.to_record(address, scope),
         })
     }
 
     fn persisted_frame(&self, frame: &FrameFact) -> Option<PersistedFrame> {
         Some(PersistedFrame {
             device: self.link_name(frame.ifindex)?,
-            peer: self.links.get(frame.ifindex)?.link.peer,
+            peer: self.mirror.links.get(frame.ifindex)?.link.peer,
             vlan: frame.vlan,
             kind: frame.kind,
             mac: frame.mac,
@@ -129,21 +129,21 @@ impl Engine {
     }
 
     fn link_name(&self, ifindex: IfIndex) -> Option<LinkName> {
-        let name = self.links.get(ifindex)?.link.name.clone();
+        let name = self.mirror.links.get(ifindex)?.link.name.clone();
         Some(LinkName { ifindex, name })
     }
 
     /// The first full snapshot is merged: restored conflicts are opened again, to be decided with
     /// everything else.
     pub(super) fn apply_restored(&mut self, finished: &FinishedSnapshot, at: Timestamp) {
-        for mut restored in std::mem::take(&mut self.restored).conflicts {
+        for mut restored in std::mem::take(&mut self.tracked.restored).conflicts {
             let address = restored.conflict.address;
             for frame in restored.frames {
                 self.restore_frame(address, frame, finished);
             }
             for former in restored.former {
                 if self.is_same_link(&former.bridge.name, former.bridge.ifindex) {
-                    self.facts.restore_former_lladdr(
+                    self.mirror.facts.restore_former_lladdr(
                         former.bridge.ifindex,
                         address,
                         former.mac,
@@ -168,12 +168,18 @@ impl Engine {
                 for (_, claimant) in &mut moves.participants {
                     claimant.id = self.current_id(claimant);
                 }
-                self.moves.restore(address, scope, moves);
+                self.tracked.moves.restore(address, scope, moves);
             }
             // A damaged file may contain one twice.
-            if self.lifecycle.open_of(address).all(|(s, _)| s != scope) {
+            if self
+                .tracked
+                .lifecycle
+                .open_of(address)
+                .all(|(s, _)| s != scope)
+            {
                 let has_unreported_change = restored.has_unreported_change;
-                self.lifecycle
+                self.tracked
+                    .lifecycle
                     .restore(scope, restored.conflict, has_unreported_change);
             }
             // Expire what is over by now, and schedule the next check.
@@ -196,6 +202,7 @@ impl Engine {
         if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
             && finished.is_outdated(&StateKey::PodAddress(peer, address))
             && !self
+                .mirror
                 .facts
                 .get(address)
                 .is_some_and(|f| f.is_assigned_on(peer))
@@ -214,6 +221,7 @@ impl Engine {
             last: restored.last,
         };
         if self
+            .mirror
             .facts
             .add_frame(fact, address, restored.peer, &self.settings.bounds)
             == StoreOutcome::Refused
@@ -233,10 +241,11 @@ impl Engine {
             if matches!(claimant.id, ClaimantId::Device(_, NO_GENERATION)) {
                 continue;
             }
-            let link = self.links.get(claimant.ifindex);
+            let link = self.mirror.links.get(claimant.ifindex);
             let peer = link.and_then(|l| l.link.peer);
-            let bridge = self.links.bridge_of(claimant.ifindex);
-            self.facts
+            let bridge = self.mirror.links.bridge_of(claimant.ifindex);
+            self.mirror
+                .facts
                 .restore_beginnings(conflict.address, claimant, (peer, bridge));
         }
     }
@@ -265,12 +274,16 @@ impl Engine {
         peer: Option<Peer>,
     ) -> Option<&LinkState> {
         let another = |now: Option<Peer>| peer.is_some() && now.is_some() && now != peer;
-        self.links
+        self.mirror
+            .links
             .pod(ifindex)
             .filter(|l| l.link.name == name && !another(l.link.peer))
     }
 
     fn is_same_link(&self, name: &str, ifindex: IfIndex) -> bool {
-        self.links.get(ifindex).is_some_and(|l| l.link.name == name)
+        self.mirror
+            .links
+            .get(ifindex)
+            .is_some_and(|l| l.link.name == name)
     }
 }

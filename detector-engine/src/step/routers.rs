@@ -24,18 +24,18 @@ impl Engine {
             source,
             vlan,
         } = advertisement;
-        let link = self.links.pod(ifindex);
+        let link = self.mirror.links.pod(ifindex);
         let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
             self.drops.unknown_device += 1;
             return;
         };
         // Before the first snapshot is merged: the next one will be judged.
-        if !self.has_full_snapshot || self.settings.is_allowed(source) {
+        if !self.mirror.is_complete || self.settings.is_allowed(source) {
             return;
         }
         // One finding for each device, whatever addresses it uses.
         let device = (ifindex, link.generation);
-        let known = self.anomalies.frames.router(device);
+        let known = self.tracked.anomalies.frames.router(device);
         let new = || AnomalyKey::of_frames(AnomalyKind::RogueRouter, source, device, vlan);
         let details = details(link, advertisement);
         self.frame_seen(known.unwrap_or_else(new), details, at, effects);
@@ -43,7 +43,7 @@ impl Engine {
 
     /// Continues the routers of the previous run whose device still exists.
     pub(super) fn continue_routers(&mut self, now: Timestamp) {
-        let restored = self.anomalies.open();
+        let restored = self.tracked.anomalies.open();
         let routers = restored.filter(|a| a.kind == AnomalyKind::RogueRouter);
         let surviving: Vec<_> = routers
             .filter_map(|router| {
@@ -53,7 +53,7 @@ impl Engine {
             })
             .collect();
         for (id, device) in surviving {
-            self.anomalies.continue_router(id, device, now);
+            self.tracked.anomalies.continue_router(id, device, now);
         }
     }
 }

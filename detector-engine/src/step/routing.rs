@@ -19,43 +19,49 @@ impl Engine {
     ///
     /// [`Observation::RoutesLookedUp`]: crate::Observation::RoutesLookedUp
     pub fn take_route_lookups(&mut self, limit: usize) -> Vec<RouteQuery> {
-        self.route_lookups.take(limit)
+        self.mirror.route_lookups.take(limit)
     }
 
     /// Whether [`Engine::take_route_lookups`] returns any address.
     #[must_use]
     pub fn has_route_lookups(&self) -> bool {
-        self.route_lookups.is_pending()
+        self.mirror.route_lookups.is_pending()
     }
 
     pub(super) fn routes_looked_up(&mut self, answers: RouteAnswers) {
-        self.dirty.extend(self.route_lookups.finish(answers));
+        self.dirty.extend(self.mirror.route_lookups.finish(answers));
     }
 
     pub(super) fn routing_changed(&mut self, change: RoutingChange) {
         match change {
-            RoutingChange::Policy => self.route_lookups.request_all(),
+            RoutingChange::Policy => self.mirror.route_lookups.request_all(),
             RoutingChange::Destination(destination, prefix_len) => {
-                self.route_lookups.request_covered(destination, prefix_len);
+                self.mirror
+                    .route_lookups
+                    .request_covered(destination, prefix_len);
             }
             RoutingChange::Replaced(place) => {
                 self.touch(StateKey::Route(place));
-                self.route_lookups
+                self.mirror
+                    .route_lookups
                     .request_covered(place.destination, place.prefix_len);
-                if let Some(route) = self.routes.first_at(place) {
+                if let Some(route) = self.mirror.routes.first_at(place) {
                     self.route_gone(&route);
                     // Where its successor leads is not known.
-                    self.anomalies.stop_tracking_route(place.destination);
+                    self.tracked
+                        .anomalies
+                        .stop_tracking_route(place.destination);
                 }
             }
-            RoutingChange::Port(port) => self.route_lookups.changed(Dependency::Link(port)),
+            RoutingChange::Port(port) => self.mirror.route_lookups.changed(Dependency::Link(port)),
         }
     }
 
     /// A live update; without a place the route replaces another one.
     pub(super) fn route_added(&mut self, route: Route, place: Option<RoutePlace>) {
         self.touch(StateKey::from(&route));
-        self.route_lookups
+        self.mirror
+            .route_lookups
             .request_covered(route.destination, route.prefix_len);
         self.route(route, place);
     }
@@ -63,8 +69,8 @@ impl Engine {
     pub(super) fn route(&mut self, route: Route, place: Option<RoutePlace>) {
         let bound = self.settings.bounds.kernel_entries;
         let outcome = match place {
-            Some(place) => self.routes.add(route, place, bound),
-            None => self.routes.replace(route, bound),
+            Some(place) => self.mirror.routes.add(route, place, bound),
+            None => self.mirror.routes.replace(route, bound),
         };
         match outcome {
             AddOutcome::New => {}
@@ -79,7 +85,7 @@ impl Engine {
     }
 
     pub(super) fn route_gone(&mut self, route: &Route) {
-        if self.routes.remove(route) {
+        if self.mirror.routes.remove(route) {
             self.mark_host_route_dirty(route);
             self.mark_open_dirty(|address| Routes::covers(route, address));
         }
@@ -88,9 +94,9 @@ impl Engine {
     /// The kernel drops the routes of a link that is removed or down, and the next hops over it,
     /// without a notification.
     pub(super) fn remove_link_routes(&mut self, ifindex: IfIndex) {
-        self.route_lookups.request_all();
-        if self.routes.remove_link(ifindex) {
-            self.dirty.extend(self.anomalies.routed_addresses());
+        self.mirror.route_lookups.request_all();
+        if self.mirror.routes.remove_link(ifindex) {
+            self.dirty.extend(self.tracked.anomalies.routed_addresses());
             self.mark_open_dirty(|_| true);
         }
     }
@@ -103,7 +109,7 @@ impl Engine {
     }
 
     fn mark_open_dirty(&mut self, which: impl Fn(IpAddr) -> bool) {
-        let open = self.lifecycle.open().map(|(_, c)| c.address);
+        let open = self.tracked.lifecycle.open().map(|(_, c)| c.address);
         self.dirty.extend(open.filter(|a| which(*a)));
     }
 }

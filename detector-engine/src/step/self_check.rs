@@ -11,20 +11,20 @@ impl Engine {
     /// What the engine holds about a pod device; `None` if it has no such device, or if it lacks
     /// some of the state because of a bound.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
-        let link = &self.links.pod(ifindex)?.link;
-        let has_overflowed = |peer| !self.facts.overflowed_assignments(peer).is_empty();
-        if self.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
+        let link = &self.mirror.links.pod(ifindex)?.link;
+        let has_overflowed = |peer| !self.mirror.facts.overflowed_assignments(peer).is_empty();
+        if self.reads.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
             return None;
         }
-        let addresses = link.peer.map(|peer| self.facts.assignments(peer));
-        let neighbours = self.facts.owned_by(Owner::Link(ifindex)).into_iter();
+        let addresses = link.peer.map(|peer| self.mirror.facts.assignments(peer));
+        let neighbours = self.mirror.facts.owned_by(Owner::Link(ifindex)).into_iter();
         Some(DeviceState {
             peer: link.peer,
             master: link.master,
             addresses: addresses.into_iter().flatten().collect(),
             neighbours: neighbours
                 .filter_map(|address| {
-                    let entries = &self.facts.get(address)?.neighbours;
+                    let entries = &self.mirror.facts.get(address)?.neighbours;
                     let entry = entries.iter().find(|entry| entry.ifindex == ifindex)?;
                     Some((address, entry.lladdr))
                 })
@@ -50,7 +50,7 @@ impl Engine {
                 ifindex,
                 difference,
             };
-            if let Some(discrepancy) = self.discrepancies.add(at, key, discrepancy) {
+            if let Some(discrepancy) = self.reads.discrepancies.add(at, key, discrepancy) {
                 effects.push(Effect::Corrected(discrepancy));
             }
         }
@@ -60,7 +60,7 @@ impl Engine {
     /// order of their indices, after the highest from the lowest again.
     #[must_use]
     pub fn next_devices(&self, after: IfIndex, count: usize) -> Vec<IfIndex> {
-        let pods = self.links.iter().filter(|link| link.is_pod());
+        let pods = self.mirror.links.iter().filter(|link| link.is_pod());
         // Those up to `after` follow those above it.
         let mut order: Vec<_> = pods
             .map(|link| link.link.ifindex)

@@ -20,10 +20,10 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        let open = self.lifecycle.open_of(address).map(|(_, c)| c);
-        self.anomalies.sweeps.replace(address, open);
-        if self.has_full_snapshot {
-            for device in self.anomalies.sweeps.contesters_of(address) {
+        let open = self.tracked.lifecycle.open_of(address).map(|(_, c)| c);
+        self.tracked.anomalies.sweeps.replace(address, open);
+        if self.mirror.is_complete {
+            for device in self.tracked.anomalies.sweeps.contesters_of(address) {
                 self.start_sweep(device, address, first, at, effects);
             }
         }
@@ -38,21 +38,22 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        let (links, bounds) = (&self.links, &self.settings.bounds);
+        let (links, bounds) = (&self.mirror.links, &self.settings.bounds);
         let holder = || {
             let link = links.pod(device.0).filter(|l| l.generation == device.1)?;
             Some(device_as_holder(link))
         };
         let mut raised = Vec::new();
-        let has_started = self
-            .anomalies
-            .start_sweep(device, holder, at, bounds, &mut raised);
+        let has_started =
+            self.tracked
+                .anomalies
+                .start_sweep(device, holder, at, bounds, &mut raised);
         if !has_started {
             return;
         }
         // The finding comes before the conflicts that name it.
         effects.splice(first..first, raised.into_iter().map(Effect::Anomaly));
-        for other in self.anomalies.sweeps.contested_by(device) {
+        for other in self.tracked.anomalies.sweeps.contested_by(device) {
             if other != address {
                 self.mark_swept(other, effects.len(), at, effects);
             }
@@ -68,8 +69,8 @@ impl Engine {
         at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
-        let sweeps = &self.anomalies.sweeps;
-        let open = self.lifecycle.open_of(address);
+        let sweeps = &self.tracked.anomalies.sweeps;
+        let open = self.tracked.lifecycle.open_of(address);
         let changed: Vec<_> = open
             .map(|(_, c)| (c.id, c.sweep, sweeps.sweep_of(address, c.id)))
             .filter(|(_, before, now)| before != now)
@@ -88,20 +89,24 @@ impl Engine {
                 conflict.sweep = sweep;
             }
             let update = (!is_reported).then_some(&mut *effects);
-            self.lifecycle
+            self.tracked
+                .lifecycle
                 .set_sweep(address, id, sweep, at, &self.settings, update);
         }
     }
 
     /// Ends and updates sweeps whose check is due, once every conflict is decided.
     pub(super) fn settle_sweeps(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        let links = &self.links;
+        let links = &self.mirror.links;
         let name = |(ifindex, generation): DeviceKey| {
             let link = links.pod(ifindex).filter(|l| l.generation == generation)?;
             Some(link.link.name.as_str())
         };
         let mut anomaly_effects = Vec::new();
-        let released = self.anomalies.settle_sweeps(name, at, &mut anomaly_effects);
+        let released = self
+            .tracked
+            .anomalies
+            .settle_sweeps(name, at, &mut anomaly_effects);
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
         for address in released {
             self.mark_swept(address, effects.len(), at, effects);
@@ -110,7 +115,7 @@ impl Engine {
 
     /// Continues the sweeps of the previous run whose device still exists.
     pub(super) fn continue_sweeps(&mut self, now: Timestamp) {
-        let restored = self.anomalies.open();
+        let restored = self.tracked.anomalies.open();
         let sweeps = restored.filter(|a| a.kind == AnomalyKind::AddressSweep);
         let surviving: Vec<_> = sweeps
             .filter_map(|sweep| {
@@ -120,7 +125,7 @@ impl Engine {
             })
             .collect();
         for (id, device) in surviving {
-            self.anomalies.continue_sweep(id, device, now);
+            self.tracked.anomalies.continue_sweep(id, device, now);
         }
     }
 }

@@ -24,19 +24,25 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let ifindex = link.ifindex;
-        if self.links.get(ifindex).is_none() && self.links.len() >= self.settings.bounds.links {
+        if self.mirror.links.get(ifindex).is_none()
+            && self.mirror.links.len() >= self.settings.bounds.links
+        {
             self.drops.links += 1;
-            self.links.set_complete(false);
+            self.mirror.links.set_complete(false);
             self.refused(BoundKind::Links);
             return;
         }
         let up = link.up;
-        let was_bridge = self.links.is_bridge(ifindex);
-        let mut dependents = self.links.depending_on(ifindex);
+        let was_bridge = self.mirror.links.is_bridge(ifindex);
+        let mut dependents = self.mirror.links.depending_on(ifindex);
         let filtering = link.vlan_filtering;
-        let filtering_before = self.links.get(ifindex).map(|l| l.link.vlan_filtering);
-        let before = self.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.links.upsert(link, complete, at);
+        let filtering_before = self
+            .mirror
+            .links
+            .get(ifindex)
+            .map(|l| l.link.vlan_filtering);
+        let before = self.mirror.links.pod(ifindex).map(LinkState::device);
+        let upserted = self.mirror.links.upsert(link, complete, at);
         if let Some((older, peer)) = upserted.displaced {
             self.remove_peer_claims(older, peer, at);
             self.mark_link_dirty(older);
@@ -48,9 +54,9 @@ impl Engine {
             LinkChange::New if !up => self.on_link_down(ifindex),
             LinkChange::New => {}
             LinkChange::Replaced(old) => {
-                self.in_flight.touch(StateKey::LinkIdentity(ifindex));
+                self.reads.in_flight.touch(StateKey::LinkIdentity(ifindex));
                 self.remove_link_facts(ifindex, pod_peer(&old));
-                self.refusals.remove(ifindex);
+                self.reads.refusals.remove(ifindex);
                 self.mark_flapping_dirty(ifindex);
                 // Entries of the new link may have been reported before it was known to be another
                 // one.
@@ -59,20 +65,24 @@ impl Engine {
             LinkChange::Changed(old) => self.link_changed(&old, up, at),
         }
         self.mark_link_dirty(ifindex);
-        dependents.extend(self.links.depending_on(ifindex));
+        dependents.extend(self.mirror.links.depending_on(ifindex));
         self.mark_links_dirty(dependents);
-        let is_bridge = self.links.is_bridge(ifindex);
-        if was_bridge != is_bridge && self.unresolved_links.remove(&ifindex) && is_bridge {
+        let is_bridge = self.mirror.links.is_bridge(ifindex);
+        if was_bridge != is_bridge && self.reads.unresolved_links.remove(&ifindex) && is_bridge {
             effects.push(Effect::ReadNode(RereadReason::LateBridge));
         }
         // Notifications name a PVID only when it is changed for one port.
         if filtering.is_some() && !complete && filtering_before != Some(filtering) {
             effects.push(Effect::ReadNode(RereadReason::VlanFiltering));
         }
-        let after = self.links.pod(ifindex).map(LinkState::device);
+        let after = self.mirror.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
             (Some(device), None) => {
-                let was_up = self.links.get(ifindex).is_some_and(|link| link.was_up);
+                let was_up = self
+                    .mirror
+                    .links
+                    .get(ifindex)
+                    .is_some_and(|link| link.was_up);
                 effects.push(Effect::Detach { device, was_up });
             }
             (before, Some(after)) => {
@@ -93,7 +103,7 @@ impl Engine {
     /// Removes what depended on the previous state of a link.
     fn link_changed(&mut self, old: &Link, up: bool, at: Timestamp) {
         let ifindex = old.ifindex;
-        let now = self.links.get(ifindex).map(|l| &l.link);
+        let now = self.mirror.links.get(ifindex).map(|l| &l.link);
         let (peer, master) = now.map_or((None, None), |l| (pod_peer(l), l.master));
         let is_renamed = now.is_some_and(|now| now.name != old.name);
         let is_running = |link: &Link| link.up && link.running;
@@ -102,16 +112,17 @@ impl Engine {
             self.remove_peer_claims(ifindex, before, at);
             self.authority_changed(ifindex, None, at);
         }
-        if old.kind == LinkKind::Pod && self.links.pod(ifindex).is_none() {
-            self.dirty.extend(self.facts.remove_pod_claims(ifindex));
+        if old.kind == LinkKind::Pod && self.mirror.links.pod(ifindex).is_none() {
+            self.dirty
+                .extend(self.mirror.facts.remove_pod_claims(ifindex));
             self.mark_flapping_dirty(ifindex);
         }
         if is_renamed {
             self.mark_flapping_dirty(ifindex);
         }
         if let Some(bridge) = old.master.filter(|before| Some(*before) != master) {
-            self.in_flight.touch(StateKey::PortFdb(ifindex));
-            let behind = self.fdb.remove_port(bridge, ifindex);
+            self.reads.in_flight.touch(StateKey::PortFdb(ifindex));
+            let behind = self.mirror.fdb.remove_port(bridge, ifindex);
             self.mark_behind_dirty(&behind);
         }
         if old.up && !up {
@@ -120,7 +131,7 @@ impl Engine {
         if runs_again {
             // Next hops over the link count again; without a carrier, they did not if the node ignores such routes
             // (`ignore_routes_with_linkdown`).
-            self.route_lookups.request_all();
+            self.mirror.route_lookups.request_all();
         }
     }
 
@@ -128,10 +139,10 @@ impl Engine {
     fn remove_peer_claims(&mut self, device: IfIndex, peer: Peer, at: Timestamp) {
         // What was seen of an address on a further interface followed from that. Without the interface it would count against
         // others that share the address.
-        for address in self.facts.further_of(peer).collect::<Vec<_>>() {
+        for address in self.mirror.facts.further_of(peer).collect::<Vec<_>>() {
             self.pod_evidence_withdrawn(device, address, at, None);
         }
-        for address in self.facts.remove_peer(peer) {
+        for address in self.mirror.facts.remove_peer(peer) {
             // Expired frame claims counted only while the address was assigned there.
             self.expire_claims(address, at);
         }
@@ -139,19 +150,19 @@ impl Engine {
 
     /// A link went down.
     fn on_link_down(&mut self, ifindex: IfIndex) {
-        self.in_flight.touch(StateKey::LinkRoutes(ifindex));
+        self.reads.in_flight.touch(StateKey::LinkRoutes(ifindex));
         self.remove_link_routes(ifindex);
     }
 
     pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
-        self.in_flight.touch(StateKey::LinkIdentity(ifindex));
-        self.discrepancies.explain_device(ifindex);
-        let dependents = self.links.depending_on(ifindex);
-        let state = self.links.remove(ifindex);
+        self.reads.in_flight.touch(StateKey::LinkIdentity(ifindex));
+        self.reads.discrepancies.explain_device(ifindex);
+        let dependents = self.mirror.links.depending_on(ifindex);
+        let state = self.mirror.links.remove(ifindex);
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
-        self.refusals.remove(ifindex);
-        self.anomalies.sweeps.device_changed(ifindex);
+        self.reads.refusals.remove(ifindex);
+        self.tracked.anomalies.sweeps.device_changed(ifindex);
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(|state| state.is_pod()) {
@@ -165,37 +176,41 @@ impl Engine {
     /// The namespace that had this id is gone: nothing reported before holds for the next one, which
     /// may get the same id and link index at once. The kernel is about to remove its devices.
     pub(super) fn namespace_id_freed(&mut self, nsid: NsId, at: Timestamp) {
-        for peer in self.links.peers_in(nsid).collect::<Vec<_>>() {
-            let Some(device) = self.links.unset_peer(peer) else {
+        for peer in self.mirror.links.peers_in(nsid).collect::<Vec<_>>() {
+            let Some(device) = self.mirror.links.unset_peer(peer) else {
                 continue;
             };
             device.is_dying = true;
             let ifindex = device.link.ifindex;
-            self.links.has_lost_pods = true;
+            self.mirror.links.has_lost_pods = true;
             // A snapshot that is in flight may still show the device as the peer's.
-            self.in_flight.touch(StateKey::Link(ifindex));
-            self.in_flight.touch(StateKey::LinkIdentity(ifindex));
-            self.discrepancies.explain_device(ifindex);
+            self.reads.in_flight.touch(StateKey::Link(ifindex));
+            self.reads.in_flight.touch(StateKey::LinkIdentity(ifindex));
+            self.reads.discrepancies.explain_device(ifindex);
             self.remove_peer_claims(ifindex, peer, at);
             self.mark_link_dirty(ifindex);
             self.mark_flapping_dirty(ifindex);
         }
-        self.links.forget_namespace(nsid);
-        self.further_reads.remove(nsid);
+        self.mirror.links.forget_namespace(nsid);
+        self.reads.further.remove(nsid);
     }
 
     /// The pod's end of a device is in another namespace now. Which one, and which addresses it has
     /// there, only a snapshot of the device shows.
     pub(super) fn peer_moved(&mut self, peer: Peer, at: Timestamp, effects: &mut Vec<Effect>) {
-        let device = self.links.unset_peer(peer).map(|state| state.device());
+        let device = self
+            .mirror
+            .links
+            .unset_peer(peer)
+            .map(|state| state.device());
         let Some(device) = device else {
             // A snapshot in flight may still show this peer, at a device that is unknown so far.
             self.defer_address_update(peer, effects);
             return;
         };
         self.remove_peer_claims(device.ifindex, peer, at);
-        self.in_flight.touch(StateKey::Link(device.ifindex));
-        self.discrepancies.explain_device(device.ifindex);
+        self.reads.in_flight.touch(StateKey::Link(device.ifindex));
+        self.reads.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);
         self.authority_changed(device.ifindex, None, at);
         effects.push(Effect::Attach(device));
@@ -209,7 +224,12 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(link) = self.links.pod_by_peer(peer).filter(|link| !link.is_stale) else {
+        let Some(link) = self
+            .mirror
+            .links
+            .pod_by_peer(peer)
+            .filter(|link| !link.is_stale)
+        else {
             return;
         };
         let device = link.link.ifindex;
@@ -217,13 +237,13 @@ impl Engine {
             Some(known) if known == mac => {}
             // A pod can change it all the time, and each change is one of all its conflicts.
             Some(_) => {
-                if self.further_reads.note(peer.nsid, now) {
+                if self.reads.further.note(peer.nsid, now) {
                     self.read_namespace(peer.nsid, effects);
                 }
             }
             None => {
                 self.touch(StateKey::PodLink(peer));
-                self.links.set_peer_mac(device, Some(mac));
+                self.mirror.links.set_peer_mac(device, Some(mac));
                 self.mark_link_dirty(device);
             }
         }
@@ -231,13 +251,14 @@ impl Engine {
 
     /// Removes everything that depends on a link that is gone.
     fn remove_link_facts(&mut self, ifindex: IfIndex, peer: Option<Peer>) {
-        self.dirty.extend(self.facts.remove_link(ifindex));
+        self.dirty.extend(self.mirror.facts.remove_link(ifindex));
         if let Some(peer) = peer {
-            self.dirty.extend(self.facts.remove_peer(peer));
+            self.dirty.extend(self.mirror.facts.remove_peer(peer));
         }
-        let behind = self.fdb.remove_link(ifindex);
+        let behind = self.mirror.fdb.remove_link(ifindex);
         self.mark_behind_dirty(&behind);
-        self.dirty.extend(self.route_lookups.link_gone(ifindex));
+        self.dirty
+            .extend(self.mirror.route_lookups.link_gone(ifindex));
         self.remove_link_routes(ifindex);
     }
 
@@ -249,50 +270,57 @@ impl Engine {
 
     /// Marks every address dirty that is claimed through a link.
     pub(super) fn mark_link_dirty(&mut self, ifindex: IfIndex) {
-        self.anomalies.sweeps.device_changed(ifindex);
-        if let Some(mac) = self.links.get(ifindex).and_then(|link| link.peer_mac) {
-            self.links.mac_affected(mac);
+        self.tracked.anomalies.sweeps.device_changed(ifindex);
+        if let Some(mac) = self
+            .mirror
+            .links
+            .get(ifindex)
+            .and_then(|link| link.peer_mac)
+        {
+            self.mirror.links.mac_affected(mac);
         }
-        self.dirty.extend(self.facts.owned_by(Owner::Link(ifindex)));
-        if let Some(peer) = self.links.pod(ifindex).and_then(|l| l.link.peer) {
-            self.dirty.extend(self.facts.owned_by(Owner::Peer(peer)));
-            self.dirty.extend(self.facts.further_of(peer));
+        self.dirty
+            .extend(self.mirror.facts.owned_by(Owner::Link(ifindex)));
+        if let Some(peer) = self.mirror.links.pod(ifindex).and_then(|l| l.link.peer) {
+            self.dirty
+                .extend(self.mirror.facts.owned_by(Owner::Peer(peer)));
+            self.dirty.extend(self.mirror.facts.further_of(peer));
         }
-        let behind = self.fdb.behind_port(ifindex);
+        let behind = self.mirror.fdb.behind_port(ifindex);
         self.mark_behind_dirty(&behind);
     }
 
     /// Links by which the node takes part in an L2 domain got their first address or route, or lost
     /// the last one: the claims there are in another network now.
     pub(super) fn mark_presence_dirty(&mut self) {
-        let mut changed = self.facts.presence.take_changed();
-        changed.append(&mut self.routes.presence.take_changed());
+        let mut changed = self.mirror.facts.presence.take_changed();
+        changed.append(&mut self.mirror.routes.presence.take_changed());
         for ifindex in changed {
-            self.mark_links_dirty(self.links.depending_on(ifindex));
+            self.mark_links_dirty(self.mirror.links.depending_on(ifindex));
         }
     }
 
     /// The PVID of a port, or of a bridge itself.
     pub(super) fn port_vlan(&mut self, vlan: PortVlan) {
         let ifindex = vlan.ifindex;
-        if !self.links.set_pvid(vlan, self.settings.bounds.links) {
+        if !self.mirror.links.set_pvid(vlan, self.settings.bounds.links) {
             return;
         }
         self.mark_link_dirty(ifindex);
-        self.mark_links_dirty(self.links.depending_on(ifindex));
+        self.mark_links_dirty(self.mirror.links.depending_on(ifindex));
     }
 
     pub(super) fn mark_behind_dirty(&mut self, hardware: &[(IfIndex, Mac)]) {
         for (bridge, mac) in hardware {
-            self.links.mac_affected(*mac);
+            self.mirror.links.mac_affected(*mac);
             self.dirty
-                .extend(self.facts.addresses_behind(*bridge, *mac));
+                .extend(self.mirror.facts.addresses_behind(*bridge, *mac));
         }
     }
 
     /// Participants of flapping, and those of a conflict that may begin again, need not claim the address now.
     fn mark_flapping_dirty(&mut self, ifindex: IfIndex) {
-        let open = self.lifecycle.open().map(|(_, conflict)| conflict);
+        let open = self.tracked.lifecycle.open().map(|(_, conflict)| conflict);
         let flapping = open.filter(|c| c.kind == ConflictKind::Flapping || c.quiet_since.is_some());
         let with = flapping.filter(|c| c.present().any(|p| p.ifindex == ifindex));
         self.dirty.extend(with.map(|c| c.address));
@@ -300,15 +328,15 @@ impl Engine {
 
     pub(super) fn fdb(&mut self, entry: FdbEntry) {
         let bounds = &self.settings.bounds;
-        self.links.mac_affected(entry.mac);
+        self.mirror.links.mac_affected(entry.mac);
         // Where a pod's hardware address is must not be hidden by a flood of others.
-        let is_of_pod = self.links.pods_with_mac(entry.mac).next().is_some();
-        let share = if self.links.pod(entry.port).is_some() && !is_of_pod {
+        let is_of_pod = self.mirror.links.pods_with_mac(entry.mac).next().is_some();
+        let share = if self.mirror.links.pod(entry.port).is_some() && !is_of_pod {
             bounds.claims_per_device
         } else {
             bounds.kernel_entries
         };
-        match self.fdb.set(entry, bounds.kernel_entries, share) {
+        match self.mirror.fdb.set(entry, bounds.kernel_entries, share) {
             FdbChange::Unchanged => return,
             FdbChange::Moved => {}
             FdbChange::Refused => self.forwarding_refused(entry.port),
@@ -317,10 +345,10 @@ impl Engine {
     }
 
     pub(super) fn fdb_gone(&mut self, entry: FdbEntry) {
-        let still_port = self.links.bridge_of(entry.port) == Some(entry.bridge);
-        self.links.mac_affected(entry.mac);
-        let keep = still_port && self.facts.is_mac_referenced(entry.bridge, entry.mac);
-        if self.fdb.unset(entry, keep) == FdbChange::Moved {
+        let still_port = self.mirror.links.bridge_of(entry.port) == Some(entry.bridge);
+        self.mirror.links.mac_affected(entry.mac);
+        let keep = still_port && self.mirror.facts.is_mac_referenced(entry.bridge, entry.mac);
+        if self.mirror.fdb.unset(entry, keep) == FdbChange::Moved {
             self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
         }
     }
