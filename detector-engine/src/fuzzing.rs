@@ -38,7 +38,7 @@ pub fn open_conflicts(bytes: &[u8]) {
         })
         .collect();
     let mut engine = Engine::new(Settings::default());
-    engine.restore(vec![record]);
+    engine.restore(vec![record], Vec::new());
     let mut effects = Vec::new();
     let snapshot = Snapshot {
         links,
@@ -52,6 +52,10 @@ pub fn open_conflicts(bytes: &[u8]) {
         let at = Timestamp(time);
         engine.step(at, TimedObservation { at, observation }, &mut effects);
     }
-    let _ = engine.open_records(Timestamp(3));
-    engine.expire(Timestamp(u64::MAX), &mut effects);
+    let _ = engine.view().open_records(Timestamp(3));
+    engine.step(
+        Timestamp(u64::MAX),
+        TimedObservation::new(Timestamp(u64::MAX), Observation::DeadlineReached),
+        &mut effects,
+    );
 }

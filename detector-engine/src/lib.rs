@@ -1,6 +1,8 @@
 //! The detection engine: a pure state machine without I/O and without a clock of its own.
 //!
-//! [`Engine::step`] takes one [`Observation`] and returns [`Effect`]s. The flow is
+//! [`Engine::step`] takes one [`Observation`] and returns [`Effect`]s: also what pods, IPAM and the clock say is an observation.
+//! [`Engine::next_deadline`] says when the next one is due at the latest. [`Engine::view`] looks at what it holds; what others follow is
+//! taken after a step (`take_…`). The flow is
 //!
 //! 1. **observation** ([`observation`]): a change of the kernel's state, a frame, or a snapshot;
 //! 2. **facts** ([`facts`], [`links`], [`topology`], [`bridge`], [`routes`]): the observation updates them and
@@ -94,5 +96,5 @@ pub use self_check::{Difference, Discrepancy};
 pub use settings::{AnomalyRules, Bounds, SWEEP_FROM, Settings};
 pub use snapshot::*;
 pub use step::{
-    BoundReached, CertainClaim, DropCounters, Effect, Engine, ListedClaim, RereadReason,
+    BoundReached, CertainClaim, DropCounters, Effect, Engine, ListedClaim, RereadReason, View,
 };

@@ -11,12 +11,14 @@
 //!   Otherwise a claim that the snapshot adds would meet a claim whose removal is still queued, and
 //!   a conflict would be raised that never existed.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 pub use super::kernel_objects::*;
 use super::{
+    anomaly::PoolUpdate,
+    known_pod::KnownPod,
     route_query::{RouteAnswers, RoutingChange},
     snapshot::{Snapshot, SnapshotScope, SnapshotToken},
 };
@@ -78,7 +80,7 @@ pub struct RouterAdvertisement {
     pub vlan: Vlan,
 }
 
-/// One change of the kernel's state, one frame, or one snapshot.
+/// One change of the kernel's state, one frame, one snapshot, or what other sources know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// A link appeared or changed; carries its present state.
@@ -139,6 +141,27 @@ pub enum Observation {
     Snapshot(SnapshotToken, SnapshotScope, Box<Snapshot>),
     /// That snapshot failed; another one replaces it.
     SnapshotFailed(SnapshotToken),
+    /// What an IPAM has allocated. Its time is when that was read.
+    Pool(PoolUpdate),
+    /// What the sources of pods know of those behind devices.
+    PodsKnown(PodsKnown),
+    /// The names of the CNI networks of devices (index, generation, name). They matter for ports of switches other than
+    /// bridges, whose networks the kernel does not show.
+    NetworksKnown(Vec<(IfIndex, u64, Arc<str>)>),
+    /// The kernel programs' table of claimed addresses has to be written as a whole.
+    ClaimedTableLost,
+    /// Time has passed: [`Engine::next_deadline`](super::Engine::next_deadline) has come.
+    DeadlineReached,
+}
+
+/// What the sources of pods know of those behind devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodsKnown {
+    /// What matters for claims, by device (index and generation).
+    pub records: Vec<(IfIndex, u64, KnownPod)>,
+    /// The devices (index and generation) of which the pod itself became known or changed: what is open about them is
+    /// reported anew.
+    pub devices: Vec<(IfIndex, u64)>,
 }
 
 /// An observation with the kernel's timestamp (for netlink: when `recvmsg` returned).
@@ -148,4 +171,12 @@ pub struct TimedObservation {
     pub at: Timestamp,
     /// The observation.
     pub observation: Observation,
+}
+
+impl TimedObservation {
+    /// What was observed at this time.
+    #[must_use]
+    pub fn new(at: Timestamp, observation: Observation) -> Self {
+        Self { at, observation }
+    }
 }

@@ -21,6 +21,9 @@ pub struct Settings {
     pub cni_network_wait: Duration,
     /// The shortest time between two updates of a conflict. The last change within it is reported at its end.
     pub update_interval: Duration,
+    /// Whether addresses are noted whose claims may have changed, for
+    /// [`Engine::take_changed_claims`](super::Engine::take_changed_claims).
+    pub follow_claims: bool,
     /// Grace periods of anomalies.
     pub anomalies: AnomalyRules,
     /// Memory bounds.
@@ -38,6 +41,7 @@ impl Default for Settings {
             flap_window: Duration::from_secs(180),
             cni_network_wait: Duration::ZERO,
             update_interval: Duration::ZERO,
+            follow_claims: false,
             anomalies: AnomalyRules::default(),
             bounds: Bounds::default(),
             id_seed: 0,

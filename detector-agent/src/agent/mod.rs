@@ -23,7 +23,7 @@ mod watchdog;
 
 use std::{io, sync::Arc, time::Duration};
 
-use detector_engine::Engine;
+use detector_engine::{Engine, Settings};
 use detector_event::{EventMaker, Role};
 use tracing::{info, warn};
 
@@ -47,7 +47,7 @@ use crate::{
         netlink::{DeviceSelector, OpenError, PatternError},
         worker::KernelWorker,
     },
-    persist::store::Store,
+    persist::{Restored, store::Store},
     pods::{self, PodDirectory, PodLookups, PodResolver, PodSources},
     sinks::{
         Reporter,
@@ -175,12 +175,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(sink));
         posting
     });
-    let mut engine = Engine::new(options::engine(args));
     let fleet_store = store.clone();
-    let persistence = restart::restore(&mut engine, store, args.claim_ttl, &health, &metrics)?;
+    let persistence = restart::restore(store, args.claim_ttl, &health, &metrics)?;
     // Until here an error is all that is written.
     info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
-    let (persistence, persistence_thread) = persistence.unzip();
+    let (persistence, persistence_thread, restored) = match persistence {
+        Some((handle, thread, restored)) => (Some(handle), Some(thread), restored),
+        None => (None, None, Restored::default()),
+    };
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
     let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;
     let (pool_reads, requested_pools) = tokio::sync::mpsc::unbounded_channel();
@@ -224,6 +226,11 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         ring,
         mailbox,
     };
+    let mut engine = Engine::new(Settings {
+        follow_claims: outputs.fleet.is_some(),
+        ..options::engine(args)
+    });
+    engine.restore(restored.conflicts, restored.anomalies);
     let core = Core::new(engine, outputs, kernel_counters, selector.clone());
     let event_loop = EventLoop::new(inputs, core);
 

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use detector_engine::Engine;
 use detector_event::{Role, counted};
 use tracing::info;
 
@@ -10,7 +9,7 @@ use super::AgentError;
 use crate::{
     health::Health,
     metrics::Metrics,
-    persist::{self, PersistenceHandle, PersistenceThread, store::Store},
+    persist::{self, PersistenceHandle, PersistenceThread, Restored, store::Store},
 };
 
 /// The longest time between two writes of evidence seen only in frames.
@@ -19,12 +18,11 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// Restores what the previous run left open and starts the thread that stores what is open from now on. `None` without
 /// `--state-dir`.
 pub(super) fn restore(
-    engine: &mut Engine,
     store: Option<Arc<Store>>,
     claim_ttl: Duration,
     health: &Health,
     metrics: &Arc<Metrics>,
-) -> Result<Option<(PersistenceHandle, PersistenceThread)>, AgentError> {
+) -> Result<Option<(PersistenceHandle, PersistenceThread, Restored)>, AgentError> {
     let Some(store) = store else {
         return Ok(None);
     };
@@ -37,7 +35,5 @@ pub(super) fn restore(
         let conflicts = counted(restored.conflicts.len(), "open conflict", "open conflicts");
         info!("restored {conflicts} from the previous run");
     }
-    engine.restore_anomalies(restored.anomalies);
-    engine.restore(restored.conflicts);
-    Ok(Some((handle, thread)))
+    Ok(Some((handle, thread, restored)))
 }

@@ -8,8 +8,8 @@ use std::{
 
 use detector_client::Gap;
 use detector_engine::{
-    AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PoolUpdate,
-    Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
+    AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PodsKnown,
+    PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
 };
 use detector_event::{AnomalyData, ConflictData, counted};
 
@@ -19,8 +19,7 @@ use super::{
 };
 use crate::{
     cli::CheckArgs,
-    clock::{self},
-    ipam,
+    clock, ipam,
     kube_client::KubeClient,
     node,
     observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
@@ -53,11 +52,11 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         omitted,
         ipam,
     } = read_node(args)?;
-    let mut anomalies = engine.anomalies();
+    let mut anomalies = engine.view().anomalies();
     if !anomalies.is_empty() {
         // A pod that is being created or deleted causes drift for a moment.
         thread::sleep(ANOMALY_RECHECK);
-        let again = read_node(args)?.engine.anomalies();
+        let again = read_node(args)?.engine.view().anomalies();
         anomalies.retain(|a| {
             let mut again = again.iter();
             again.any(|b| (a.kind, a.address) == (b.kind, b.address))
@@ -65,6 +64,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     }
     let node = node::name(args.common.node_name.as_deref())?;
     let in_conflict: HashSet<IfIndex> = engine
+        .view()
         .conflicts(now)
         .iter()
         .flat_map(Conflict::present)
@@ -80,17 +80,26 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         )
         .collect::<HashSet<_>>()
         .into_iter()
-        .filter_map(|ifindex| engine.device(ifindex))
+        .filter_map(|ifindex| engine.view().device(ifindex))
         .collect();
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube);
     let (pods, found) = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
         .map_err(CheckError::PodLookup)?;
-    engine.networks_known(now, &found.networks, &mut Vec::new());
     let devices = found.pods.iter().chain(&found.details);
-    engine.pod_records_known(now, pods.known_pods(devices), &mut Vec::new());
-    let conflicts = engine.conflicts(now);
+    let known = PodsKnown {
+        records: pods.known_pods(devices),
+        ..PodsKnown::default()
+    };
+    for observation in [
+        Observation::NetworksKnown(found.networks),
+        Observation::PodsKnown(known),
+    ] {
+        let observation = TimedObservation::new(now, observation);
+        engine.step(now, observation, &mut Vec::new());
+    }
+    let conflicts = engine.view().conflicts(now);
     let moment = clock::moment();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
@@ -108,7 +117,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         .collect();
     Ok(Findings {
         checked_at: moment.wall_at(now),
-        devices: Some(engine.devices().len()),
+        devices: Some(engine.view().devices().len()),
         gaps: incomplete(omitted).into_iter().collect(),
         not_seen: NOT_SEEN.map(str::to_owned).into(),
         node,
@@ -184,7 +193,7 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
     let allocations = ipam::read_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
     for pool in allocations.pools {
         let update = PoolUpdate::Read(pool, ChangedAddresses::All);
-        engine.update_pool(clock::now(), update, &mut Vec::new());
+        engine.step(clock::now(), update.observed(clock::now()), &mut Vec::new());
     }
     Ok(NodeState {
         engine,

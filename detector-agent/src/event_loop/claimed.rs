@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use detector_engine::Timestamp;
+use detector_engine::{Observation, TimedObservation, Timestamp};
 use tracing::warn;
 
 use super::Core;
@@ -69,7 +69,7 @@ impl Core {
     pub(super) fn retry_claimed_if_due(&mut self, now: Timestamp) {
         if self.claimed_writes.retry_at.is_some_and(|at| at <= now) {
             self.claimed_writes.retry_at = None;
-            self.engine.rewrite_claimed();
+            self.step(TimedObservation::new(now, Observation::ClaimedTableLost));
         }
     }
 }

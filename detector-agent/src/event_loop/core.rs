@@ -3,8 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use detector_engine::{
-    DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PoolRequest, TimedObservation,
-    Timestamp,
+    DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PodsKnown, PoolRequest,
+    TimedObservation, Timestamp,
 };
 
 use super::{
@@ -114,12 +114,11 @@ impl Core {
             is_stopping: false,
         };
         if core.outputs.fleet.is_some() {
-            core.engine.follow_claims();
             core.fleet.await_restored();
         }
         // Restored anomalies are open already and have no event.
         core.set_anomalies_active();
-        for anomaly in core.engine.anomalies() {
+        for anomaly in core.engine.view().anomalies() {
             core.outputs.reporter.show(&anomaly);
         }
         core
@@ -146,9 +145,7 @@ impl Core {
             LoopMessage::Lookups(update) => self.apply_lookups(&update),
             LoopMessage::Pool(update) => {
                 self.feed_ranges(&update, clock::now());
-                self.engine
-                    .update_pool(clock::now(), update, &mut self.effects);
-                self.apply_effects();
+                self.step(update.observed(clock::now()));
             }
             LoopMessage::Fleet(message) => self.apply_fleet_message(message),
             LoopMessage::Stop => self.stop(),
@@ -156,17 +153,20 @@ impl Core {
     }
 
     fn apply_lookups(&mut self, update: &LookupUpdate) {
-        let now = clock::now();
-        self.engine
-            .networks_known(now, &update.networks, &mut self.effects);
         let devices = update.pods.iter().chain(&update.details);
-        let known = self.outputs.reporter.known_pods(devices);
-        self.engine.pod_records_known(now, known, &mut self.effects);
-        self.engine.pods_known(now, &update.pods, &mut self.effects);
-        self.apply_effects();
+        let known = PodsKnown {
+            records: self.outputs.reporter.known_pods(devices),
+            devices: update.pods.clone(),
+        };
+        for observation in [
+            Observation::NetworksKnown(update.networks.clone()),
+            Observation::PodsKnown(known),
+        ] {
+            self.step(TimedObservation::new(clock::now(), observation));
+        }
         self.recheck_fleet_pods(update);
         // An anomaly has no event when its pod becomes known, and its series names the pod.
-        for anomaly in self.engine.anomalies_held_by(&update.pods) {
+        for anomaly in self.engine.view().anomalies_held_by(&update.pods) {
             self.outputs.reporter.show(anomaly);
         }
     }
@@ -178,7 +178,7 @@ impl Core {
                 // Without programs there is nothing to attach. If the device is gone by now, no effect would remove it
                 // from the set again.
                 let is_attached = ok && self.kernel_counters.is_some();
-                if is_attached && self.engine.device(ifindex).is_some() {
+                if is_attached && self.engine.view().device(ifindex).is_some() {
                     self.attached.insert(ifindex);
                 } else {
                     self.attached.remove(&ifindex);
@@ -201,16 +201,15 @@ impl Core {
         if self.has_claims_to_feed() {
             return Timestamp(0);
         }
-        let others = [self.engine.next_expiry(), self.next_route_lookups()];
+        let others = [self.engine.next_deadline(), self.next_route_lookups()];
         let earliest = others.into_iter().flatten().min();
         earliest.map_or(self.next_tick, |at| at.min(self.next_tick))
     }
 
     /// Does what is due by now.
     pub(super) fn run_timers(&mut self, now: Timestamp) {
-        if self.engine.next_expiry().is_some_and(|at| at <= now) {
-            self.engine.expire(now, &mut self.effects);
-            self.apply_effects();
+        if self.engine.next_deadline().is_some_and(|at| at <= now) {
+            self.step(TimedObservation::new(now, Observation::DeadlineReached));
         }
         if now >= self.next_tick {
             self.tick(now);
@@ -288,6 +287,11 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         | Observation::SelfCheckStarted(_)
         | Observation::NotificationsLost
         | Observation::SnapshotFailed(_)
-        | Observation::RoutesLookedUp(_) => None,
+        | Observation::RoutesLookedUp(_)
+        | Observation::Pool(_)
+        | Observation::PodsKnown(_)
+        | Observation::NetworksKnown(_)
+        | Observation::ClaimedTableLost
+        | Observation::DeadlineReached => None,
     }
 }

@@ -71,7 +71,7 @@ impl Core {
     pub(super) fn name_devices_over_budget(&mut self, all: Vec<DeviceLosses>) {
         self.device_budgets.is_in_flight = false;
         for losses in self.device_budgets.newly_exceeded(all, clock::now()) {
-            let device = self.engine.device(losses.ifindex);
+            let device = self.engine.view().device(losses.ifindex);
             warn!(
                 device = device.map(|device| device.name),
                 ifindex = losses.ifindex,

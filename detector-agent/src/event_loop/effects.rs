@@ -108,7 +108,7 @@ impl Core {
         for kind in ConflictKind::ALL {
             let labels = KindAndScope::new(kind, ConflictScope::Node);
             let gauge = self.outputs.metrics.active.get_or_create(&labels);
-            gauge.set(gauge_value(self.engine.open_conflicts(kind)));
+            gauge.set(gauge_value(self.engine.view().open_conflicts(kind)));
         }
     }
 
@@ -117,7 +117,7 @@ impl Core {
             let gauge = self.outputs.metrics.anomalies.get_or_create(&kind.into());
             let open = match kind {
                 AnomalyKind::PodCidrOverlap => self.fleet.count_overlaps(),
-                _ => self.engine.open_anomalies(kind),
+                _ => self.engine.view().open_anomalies(kind),
             };
             gauge.set(gauge_value(open));
         }
@@ -136,7 +136,7 @@ impl Core {
     }
 
     fn report(&mut self, change: Change, conflict: &Conflict) {
-        let last = self.engine.reported(conflict);
+        let last = self.engine.view().reported(conflict);
         if let Some(reported) = self
             .outputs
             .reporter

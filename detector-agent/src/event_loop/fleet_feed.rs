@@ -25,6 +25,8 @@ const MAX_ADDRESSES: usize = 256;
 pub struct FleetFeed {
     feed: Feed,
     conflicts: ConflictFeed,
+    /// Addresses whose claims, or what else decides about them, may have changed.
+    changed_claims: BTreeSet<IpAddr>,
     /// Addresses whose conflicts changed.
     changed_conflicts: BTreeSet<IpAddr>,
     inbox: Inbox,
@@ -38,6 +40,7 @@ impl FleetFeed {
         Self {
             feed,
             conflicts: ConflictFeed::default(),
+            changed_claims: BTreeSet::new(),
             changed_conflicts: BTreeSet::new(),
             inbox,
             pods,
@@ -45,7 +48,7 @@ impl FleetFeed {
     }
 
     fn update(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
-        let claims = engine.certain_claims(address, now).into_iter();
+        let claims = engine.view().certain_claims(address, now).into_iter();
         let candidates = claims.map(|claim| self.candidate(claim)).collect();
         if let Some(update) = self.feed.update(now, address, candidates) {
             self.inbox.send(update);
@@ -53,7 +56,7 @@ impl FleetFeed {
     }
 
     fn update_conflicts(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
-        let conflicts = engine.conflicts_of(address, now);
+        let conflicts = engine.view().conflicts_of(address, now);
         let pods = &self.pods;
         let pod_of = |claimant: &Claimant| known(pods.pod_of(claimant));
         let updates = (self.conflicts).update(address, &conflicts, pod_of, &clock::moment());
@@ -92,7 +95,9 @@ impl Core {
         // Before the first snapshot the networks of claims are not known.
         self.outputs.fleet.as_ref().is_some_and(|fleet| {
             self.resync.has_merged_first
-                && (self.engine.has_changed_claims() || !fleet.changed_conflicts.is_empty())
+                && (self.engine.view().has_changed_claims()
+                    || !fleet.changed_claims.is_empty()
+                    || !fleet.changed_conflicts.is_empty())
         })
     }
 
@@ -111,7 +116,13 @@ impl Core {
         let Some(fleet) = &mut self.outputs.fleet else {
             return;
         };
-        for address in self.engine.take_changed_claims(MAX_ADDRESSES) {
+        fleet
+            .changed_claims
+            .extend(self.engine.take_changed_claims());
+        for _ in 0..MAX_ADDRESSES {
+            let Some(address) = fleet.changed_claims.pop_first() else {
+                break;
+            };
             fleet.update(&self.engine, address, now);
         }
         for _ in 0..MAX_ADDRESSES {
@@ -129,22 +140,24 @@ impl Core {
             return;
         };
         for device in fleet.feed.take_rechecks(now) {
-            self.engine.recheck_claims_on(device);
+            fleet
+                .changed_claims
+                .extend(self.engine.view().addresses_on(device));
         }
         let overflow = &self.outputs.metrics.fleet_overflow;
         overflow.set(gauge_value(fleet.feed.overflowing_devices()));
         if is_fed && fleet.feed.complete_if_decided() {
             // Those that were restored have not changed.
-            for address in self.engine.conflict_addresses() {
+            for address in self.engine.view().conflict_addresses() {
                 fleet.update_conflicts(&self.engine, address, now);
             }
             fleet.inbox.complete();
         }
         if fleet.conflicts.take_has_room() {
-            let open = self.engine.conflict_addresses();
+            let open = self.engine.view().conflict_addresses();
             fleet.changed_conflicts.extend(open);
         }
-        self.engine.recheck_claims(fleet.feed.undecided());
+        fleet.changed_claims.extend(fleet.feed.undecided());
     }
 
     /// Pods became known, or changed.
@@ -157,11 +170,13 @@ impl Core {
             fleet.changed_conflicts.extend(addresses);
         }
         for device in update.pods.iter().chain(&update.details) {
-            self.engine.recheck_claims_on(*device);
+            fleet
+                .changed_claims
+                .extend(self.engine.view().addresses_on(*device));
             // Whatever leads to them.
             if let PodAnswer::Known(pod) = fleet.pods.pod_behind(device.0, device.1) {
                 let addresses = pod.primary_addresses.iter().copied();
-                self.engine.recheck_claims(addresses);
+                fleet.changed_claims.extend(addresses);
             }
         }
     }

@@ -32,28 +32,32 @@ impl Query {
         let now = clock::now();
         match self {
             Self::ConflictIds(reply) => {
-                let mut ids = engine.conflict_ids();
+                let mut ids = engine.view().conflict_ids();
                 ids.extend(fleet.conflict_ids());
                 drop(reply.send(ids));
             }
             Self::Conflicts(addresses, reply) => {
-                let conflicts = addresses.iter().flat_map(|a| engine.conflicts_of(*a, now));
+                let conflicts = addresses
+                    .iter()
+                    .flat_map(|a| engine.view().conflicts_of(*a, now));
                 let conflicts = conflicts.chain(fleet.conflicts_of(&addresses));
                 drop(reply.send(conflicts.collect()));
             }
             Self::AnomalyIds(reply) => {
-                let mut ids = engine.anomaly_ids();
+                let mut ids = engine.view().anomaly_ids();
                 ids.extend(fleet.overlap_ids());
                 drop(reply.send(ids));
             }
             Self::Anomalies(ids, reply) => {
-                let mut anomalies = engine.anomalies_of(&ids);
+                let mut anomalies = engine.view().anomalies_of(&ids);
                 anomalies.extend(fleet.overlaps_of(&ids));
                 drop(reply.send(anomalies));
             }
-            Self::Addresses(reply) => drop(reply.send(engine.addresses())),
+            Self::Addresses(reply) => drop(reply.send(engine.view().addresses())),
             Self::Claims(addresses, reply) => {
-                let claims = addresses.iter().flat_map(|a| engine.claims_of(*a, now));
+                let claims = addresses
+                    .iter()
+                    .flat_map(|a| engine.view().claims_of(*a, now));
                 drop(reply.send(claims.collect()));
             }
         }

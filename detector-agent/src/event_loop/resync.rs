@@ -125,7 +125,7 @@ impl Core {
 
     /// Reads a device on which the program was reattached: of what it missed, a snapshot shows the rest.
     pub(super) fn read_reattached(&mut self, ifindex: IfIndex) {
-        let Some(device) = self.engine.device(ifindex) else {
+        let Some(device) = self.engine.view().device(ifindex) else {
             return;
         };
         let reason = "reattached";
@@ -158,7 +158,8 @@ impl Core {
         self.resync.is_merging = false;
         if is_node && !has_failed {
             // Corrects what a lost write left.
-            self.engine.rewrite_claimed();
+            let lost = Observation::ClaimedTableLost;
+            self.step(TimedObservation::new(clock::now(), lost));
         }
         if omitted.over_bound > 0 {
             self.count_dropped("bound", omitted.over_bound);
@@ -181,13 +182,13 @@ impl Core {
         persistence.request_full_list();
         // Those that continue have no event.
         self.set_conflicts_active();
-        for conflict in self.engine.conflicts(clock::now()) {
+        for conflict in self.engine.view().conflicts(clock::now()) {
             self.outputs.reporter.show(&conflict);
         }
     }
 
     fn warn_about_unmatched_patterns(&self) {
-        let devices = self.engine.devices();
+        let devices = self.engine.view().devices();
         let names = devices.iter().map(|device| device.name.as_str());
         for pattern in self.selector.unmatched(names) {
             warn!(
@@ -203,7 +204,7 @@ impl Core {
         if self.resync.has_merged_first && self.attaching == 0 && !readiness.is_ready() {
             readiness.set();
             // The testkit recognises the record by the start of its message.
-            info!(devices = self.engine.device_count(), "ready");
+            info!(devices = self.engine.view().device_count(), "ready");
             self.next_tick = Timestamp(0);
             // By then the snapshot and the jobs that followed from it are freed.
             self.release_memory_at = Some(clock::now() + MIN_INTERVAL);

@@ -53,7 +53,8 @@ impl RouteLookupSchedule {
 impl Core {
     /// When the next batch has to start.
     pub(super) fn next_route_lookups(&self) -> Option<Timestamp> {
-        self.route_lookups.next(self.engine.has_route_lookups())
+        self.route_lookups
+            .next(self.engine.view().has_route_lookups())
     }
 
     pub(super) fn start_route_lookups_if_due(&mut self, now: Timestamp) {

@@ -95,7 +95,7 @@ impl Core {
             return;
         }
         let last = self.self_checks.last_in_turn;
-        for ifindex in self.engine.next_devices(last, DEVICES_IN_TURN) {
+        for ifindex in self.engine.view().next_devices(last, DEVICES_IN_TURN) {
             self.self_checks.last_in_turn = ifindex;
             self.self_checks.request(ifindex);
         }
@@ -122,7 +122,7 @@ impl Core {
         }
         let mut devices = Vec::new();
         while let Some(ifindex) = self.self_checks.take() {
-            let Some(device) = self.engine.device(ifindex) else {
+            let Some(device) = self.engine.view().device(ifindex) else {
                 continue;
             };
             let token = self.start_snapshot_as(Observation::SelfCheckStarted);

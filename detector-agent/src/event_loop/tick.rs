@@ -35,8 +35,8 @@ impl Core {
             let (engine, fleet) = (&self.engine, &self.fleet);
             self.outputs.reporter.catch_up(|| {
                 let (mut conflicts, mut anomalies) = fleet.reported();
-                conflicts.extend(engine.conflicts(now));
-                anomalies.extend(engine.anomalies());
+                conflicts.extend(engine.view().conflicts(now));
+                anomalies.extend(engine.view().anomalies());
                 (conflicts, anomalies)
             });
         }
@@ -44,7 +44,7 @@ impl Core {
 
     fn report_health(&mut self, now: Timestamp) {
         let situation = Situation {
-            devices: self.engine.device_count(),
+            devices: self.engine.view().device_count(),
             attached: self.attached.len(),
             attaching: self.attaching,
             preempted: self.preempted,
@@ -92,7 +92,10 @@ impl Core {
 
     fn set_engine_losses(&mut self) {
         let engine = &self.engine;
-        let (drops, refused) = (engine.drop_counters(), engine.anomalies_refused());
+        let (drops, refused) = (
+            engine.view().drop_counters(),
+            engine.view().anomalies_refused(),
+        );
         if self.published_drops.replace((drops, refused)) == Some((drops, refused)) {
             return;
         }
@@ -114,8 +117,8 @@ impl Core {
         let (engine, metrics) = (&self.engine, &self.outputs.metrics);
         metrics.attached.set(gauge_value(self.attached.len()));
         metrics.preempted.set(gauge_value(self.preempted));
-        metrics.claims.set(gauge_value(engine.claim_count()));
-        let omitted = engine.claimed_addresses_omitted();
+        metrics.claims.set(gauge_value(engine.view().claim_count()));
+        let omitted = engine.view().claimed_addresses_omitted();
         metrics.claimed_overflow.set(gauge_value(omitted));
     }
 }

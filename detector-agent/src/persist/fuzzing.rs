@@ -32,8 +32,8 @@ pub fn open_anomalies(bytes: &[u8]) {
     }
     let mut engine = Engine::new(Settings::default());
     let count = restored.len();
-    engine.restore_anomalies(restored);
-    assert_eq!(engine.anomalies().len(), count);
+    engine.restore(Vec::new(), restored);
+    assert_eq!(engine.view().anomalies().len(), count);
     let mut effects = Vec::new();
     let observations = [
         Observation::SnapshotStarted(SnapshotToken(1)),
@@ -50,7 +50,11 @@ pub fn open_anomalies(bytes: &[u8]) {
             &mut effects,
         );
     }
-    engine.expire(Timestamp(u64::MAX), &mut effects);
+    engine.step(
+        Timestamp(u64::MAX),
+        TimedObservation::new(Timestamp(u64::MAX), Observation::DeadlineReached),
+        &mut effects,
+    );
 }
 
 /// The records in a JSON list.

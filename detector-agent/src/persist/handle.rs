@@ -95,7 +95,7 @@ impl PersistenceHandle {
 
     /// To be called when a conflict was raised, updated or resolved.
     pub fn conflict_changed(&mut self, engine: &Engine, conflict: &Conflict) {
-        let request = match engine.open_record(conflict) {
+        let request = match engine.view().open_record(conflict) {
             Some(record) => WriteRequest::PutConflict(Box::new(record)),
             None => WriteRequest::RemoveConflict(conflict.id),
         };
@@ -123,7 +123,7 @@ impl PersistenceHandle {
 
     /// Continues with the list in progress. To be called about once a second.
     pub fn tick(&mut self, engine: &Engine, now: Timestamp) {
-        if engine.is_restoring() || self.requests.is_none() {
+        if engine.view().is_restoring() || self.requests.is_none() {
             return;
         }
         if self.shared.wants_full_list.swap(false, Ordering::Relaxed) {
@@ -141,7 +141,7 @@ impl PersistenceHandle {
         };
         if !list.anomalies.is_empty() {
             // Those that were resolved meanwhile are left out.
-            let mut open = engine.anomalies();
+            let mut open = engine.view().anomalies();
             open.retain(|anomaly| list.anomalies.contains(&anomaly.id));
             let rest = open.split_off(open.len().min(ADDRESSES_PER_TICK));
             list.anomalies = rest.iter().map(|anomaly| anomaly.id).collect();
@@ -160,8 +160,8 @@ impl PersistenceHandle {
                 }
                 return;
             };
-            for conflict in engine.conflicts_of(address, now) {
-                let record = engine.open_record(&conflict);
+            for conflict in engine.view().conflicts_of(address, now) {
+                let record = engine.view().open_record(&conflict);
                 let wanted = record.filter(|r| list.is_full || !r.is_in_kernel());
                 if let Some(record) = wanted
                     && !self.queue(WriteRequest::PutConflict(Box::new(record)))
@@ -174,9 +174,9 @@ impl PersistenceHandle {
     }
 
     fn begin_list(&mut self, engine: &Engine, is_full: bool) {
-        let mut remaining = engine.conflict_addresses();
+        let mut remaining = engine.view().conflict_addresses();
         remaining.reverse();
-        let anomalies = engine.anomalies();
+        let anomalies = engine.view().anomalies();
         let anomalies = anomalies
             .iter()
             .filter(|_| is_full)

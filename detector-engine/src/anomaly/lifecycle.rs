@@ -137,7 +137,7 @@ impl Anomalies {
         for anomaly in &restored {
             self.counts.add(anomaly.kind);
         }
-        self.restored = restored;
+        self.restored.extend(restored);
     }
 
     /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come

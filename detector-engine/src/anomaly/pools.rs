@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use super::super::{conflict::Claimant, observation::Timestamp};
+use super::super::{
+    conflict::Claimant,
+    observation::{Observation, TimedObservation, Timestamp},
+};
 
 /// The kind of IPAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,6 +146,18 @@ pub enum PoolUpdate {
     Gone(PoolId),
     /// The first search for pools is over, and these were found but not read yet. Nothing follows for the engine.
     Found(BTreeSet<PoolId>),
+}
+
+impl PoolUpdate {
+    /// Its observation, made now; of a pool that was read, made when that was.
+    #[must_use]
+    pub fn observed(self, now: Timestamp) -> TimedObservation {
+        let at = match &self {
+            Self::Read(pool, _) => pool.read_at,
+            Self::Gone(_) | Self::Found(_) => now,
+        };
+        TimedObservation::new(at, Observation::Pool(self))
+    }
 }
 
 /// What the pools know about an address.

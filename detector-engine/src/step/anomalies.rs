@@ -5,9 +5,7 @@ use std::net::IpAddr;
 
 use super::{Effect, Engine};
 use crate::{
-    anomaly::{
-        Anomaly, AnomalyEffect, AnomalyId, AnomalyKind, PoolUpdate, ResolveReason, StrayTarget,
-    },
+    anomaly::{AnomalyEffect, PoolUpdate, ResolveReason, StrayTarget},
     beginning::Beginning,
     conflict::{Claimant, ClaimantId},
     evidence_detail::EvidenceDetail,
@@ -18,13 +16,13 @@ use crate::{
 };
 
 impl Engine {
-    /// Processes a pool update at `now` and appends what follows to `effects`.
-    pub fn update_pool(&mut self, now: Timestamp, update: PoolUpdate, effects: &mut Vec<Effect>) {
-        let decided_at = match &update {
-            PoolUpdate::Read(pool, _) => pool.read_at,
-            PoolUpdate::Gone(_) | PoolUpdate::Found(_) => now,
-        };
-        let at = DecisionTime { now, decided_at };
+    /// What an IPAM has allocated became known or changed.
+    pub(super) fn update_pool(
+        &mut self,
+        update: PoolUpdate,
+        at: DecisionTime,
+        effects: &mut Vec<Effect>,
+    ) {
         let changed = self.tracked.anomalies.update_pool(update);
         if !self.mirror.is_complete {
             return;
@@ -42,71 +40,6 @@ impl Engine {
                 self.check_anomalies(address, at, effects);
             }
         }
-        self.apply_pending(at, effects);
-    }
-
-    /// Restores the open anomalies of the previous run. To be called before the first observation.
-    pub fn restore_anomalies(&mut self, anomalies: Vec<Anomaly>) {
-        self.tracked.anomalies.restore(anomalies);
-    }
-
-    /// The open anomalies, oldest first, including restored ones that may still be found again.
-    #[must_use]
-    pub fn anomalies(&self) -> Vec<Anomaly> {
-        let mut open: Vec<_> = self.tracked.anomalies.open().cloned().collect();
-        open.sort_by_key(|a| (a.raised_at, a.address, a.kind));
-        open
-    }
-
-    /// When each open anomaly was raised, and its address; see [`Engine::anomalies_of`].
-    #[must_use]
-    pub fn anomaly_ids(&self) -> Vec<(Timestamp, IpAddr, AnomalyId)> {
-        let open = self.tracked.anomalies.open();
-        open.map(|a| (a.raised_at, a.address, a.id)).collect()
-    }
-
-    /// The open ones among these anomalies.
-    #[must_use]
-    pub fn anomalies_of(&self, ids: &[AnomalyId]) -> Vec<Anomaly> {
-        let mut found: Vec<_> = self
-            .tracked
-            .anomalies
-            .open()
-            .filter(|a| ids.contains(&a.id))
-            .cloned()
-            .collect();
-        found.sort_by_key(|a| (a.raised_at, a.address, a.kind));
-        found
-    }
-
-    /// The open anomalies of these devices (index and generation).
-    pub fn anomalies_held_by(&self, devices: &[(IfIndex, u64)]) -> impl Iterator<Item = &Anomaly> {
-        self.tracked.anomalies.open().filter(|anomaly| {
-            anomaly.holder.as_ref().is_some_and(|holder| {
-                matches!(holder.id, ClaimantId::Device(ifindex, generation)
-                    if devices.contains(&(ifindex, generation)))
-            })
-        })
-    }
-
-    /// Stores the latency of the last event about an anomaly.
-    pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
-        let which = (anomaly.kind, anomaly.address, anomaly.id);
-        self.tracked
-            .anomalies
-            .set_reported_latency(which, latency_us);
-    }
-
-    /// How many anomalies of `kind` are open.
-    #[must_use]
-    pub fn open_anomalies(&self, kind: AnomalyKind) -> usize {
-        self.tracked.anomalies.count(kind)
-    }
-
-    /// Anomalies rejected at a bound.
-    #[must_use]
-    pub fn anomalies_refused(&self) -> u64 {
-        self.tracked.anomalies.refused()
     }
 
     /// A full snapshot is merged: from now on, what is not known does not exist.

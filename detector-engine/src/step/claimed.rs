@@ -18,17 +18,6 @@ impl Engine {
         self.noted.table.take_update()
     }
 
-    /// The next update is the whole table.
-    pub fn rewrite_claimed(&mut self) {
-        self.noted.table.request_rewrite();
-    }
-
-    /// How many claimed addresses are not in the table, as it was last taken.
-    #[must_use]
-    pub fn claimed_addresses_omitted(&self) -> usize {
-        self.noted.table.omitted()
-    }
-
     /// Brings the table up to date. Not part of a step: no event waits for the table.
     fn update_claimed(&mut self) {
         for address in std::mem::take(&mut self.noted.outdated) {

@@ -52,6 +52,14 @@ impl Engine {
         }
     }
 
+    pub(super) fn claim_context(&self) -> ClaimContext<'_> {
+        ClaimContext {
+            mirror: &self.mirror,
+            settings: &self.settings,
+            pools: &self.tracked.anomalies.pools,
+        }
+    }
+
     fn decide(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
         let facts = self.mirror.facts.get(address);
         let may_conflict = facts.is_some_and(|f| f.can_conflict());

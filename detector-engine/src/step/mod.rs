@@ -14,13 +14,13 @@ mod macs;
 mod merge;
 mod networks;
 mod pods;
-mod queries;
 mod restore;
 mod routers;
 mod routing;
 mod self_check;
 mod sweep;
 mod topology;
+mod view;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -28,9 +28,9 @@ use std::{
 };
 
 use super::{
-    anomaly::{Anomalies, AnomalyEffect},
+    anomaly::{Anomalies, Anomaly, AnomalyEffect},
     claimed_addresses::ClaimedAddresses,
-    conflict::{Claimant, Conflict},
+    conflict::{Claimant, Conflict, Reported},
     counts::ClaimCounts,
     expiry::ExpiryQueue,
     further_reads::FurtherReads,
@@ -53,6 +53,7 @@ use super::{
 
 pub use bounds::BoundReached;
 pub use certain::CertainClaim;
+pub use view::View;
 
 /// What follows from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,10 +208,13 @@ impl Engine {
                 anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
                 restored: restore::RestoredConflicts::default(),
             },
+            noted: NotedClaims {
+                changed: settings.follow_claims.then(BTreeSet::new),
+                ..NotedClaims::default()
+            },
             settings,
             mirror: Mirror::default(),
             reads: Reads::default(),
-            noted: NotedClaims::default(),
             timers: Timers::default(),
             drops: DropCounters::default(),
             dirty: BTreeSet::new(),
@@ -225,8 +229,12 @@ impl Engine {
         observation: TimedObservation,
         effects: &mut Vec<Effect>,
     ) {
-        let at = observation.at;
-        match observation.observation {
+        let TimedObservation { at, observation } = observation;
+        let decision = DecisionTime {
+            now,
+            decided_at: at,
+        };
+        match observation {
             Observation::Link(link) => {
                 self.touch(StateKey::Link(link.ifindex));
                 self.mirror
@@ -316,19 +324,9 @@ impl Engine {
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::UnansweredProbe(probe) => {
-                let at = DecisionTime {
-                    now,
-                    decided_at: at,
-                };
-                self.unanswered_probe(&probe, at, effects);
-            }
+            Observation::UnansweredProbe(probe) => self.unanswered_probe(&probe, decision, effects),
             Observation::RouterAdvertisement(advertisement) => {
-                let at = DecisionTime {
-                    now,
-                    decided_at: at,
-                };
-                self.router_advertisement(advertisement, at, effects);
+                self.router_advertisement(advertisement, decision, effects);
             }
             Observation::SnapshotStarted(token) => self.reads.in_flight.start(token),
             Observation::SelfCheckStarted(token) => self.reads.in_flight.start_self_check(token),
@@ -336,17 +334,16 @@ impl Engine {
             Observation::Snapshot(token, scope, snapshot) => {
                 self.merge_snapshot(token, scope, *snapshot, at, effects)
             }
+            Observation::Pool(update) => self.update_pool(update, decision, effects),
+            Observation::PodsKnown(known) => self.pods_known(known, now, effects),
+            Observation::NetworksKnown(devices) => self.networks_known(&devices),
+            Observation::ClaimedTableLost => self.noted.table.request_rewrite(),
+            Observation::DeadlineReached => self.expire(now, effects),
         }
         if !self.reads.deferred_peers.is_empty() {
             self.read_deferred(effects);
         }
-        self.apply_pending(
-            DecisionTime {
-                now,
-                decided_at: at,
-            },
-            effects,
-        );
+        self.apply_pending(decision, effects);
     }
 
     /// Whether there is no such neighbour entry, or one with another hardware address.
@@ -387,9 +384,9 @@ impl Engine {
         self.touch(StateKey::HostAssignment(ifindex, id));
     }
 
-    /// When [`Engine::expire`] has to be called next.
+    /// When [`Observation::DeadlineReached`] is due.
     #[must_use]
-    pub fn next_expiry(&self) -> Option<Timestamp> {
+    pub fn next_deadline(&self) -> Option<Timestamp> {
         let due = [
             self.timers.expiry.next_due(),
             self.tracked.lifecycle.next_due(),
@@ -402,9 +399,24 @@ impl Engine {
         due.into_iter().flatten().min()
     }
 
+    /// Stores what the last event about a conflict contained.
+    pub fn set_reported(&mut self, conflict: &Conflict, reported: Reported) {
+        self.tracked
+            .lifecycle
+            .set_reported(conflict.address, conflict.id, reported);
+    }
+
+    /// Stores the latency of the last event about an anomaly.
+    pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
+        let which = (anomaly.kind, anomaly.address, anomaly.id);
+        self.tracked
+            .anomalies
+            .set_reported_latency(which, latency_us);
+    }
+
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
     /// Requests what was refused at bounds that have room again.
-    pub fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.timers.expiry.pop_due(now) {
             self.expire_claims(address, now);
         }
@@ -418,12 +430,5 @@ impl Engine {
         }
         self.read_refused(now, effects);
         self.read_further(now, effects);
-        self.apply_pending(
-            DecisionTime {
-                now,
-                decided_at: now,
-            },
-            effects,
-        );
     }
 }

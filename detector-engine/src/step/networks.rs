@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Engine};
+use super::Engine;
 use crate::{
     conflict::{ClaimantId, Conflict},
-    lifecycle::DecisionTime,
     network::Network,
     observation::{IfIndex, Timestamp},
     scope::NetworkId,
@@ -14,12 +13,7 @@ use crate::{
 
 impl Engine {
     /// The names of the networks of these devices (index, generation, name) became known.
-    pub fn networks_known(
-        &mut self,
-        now: Timestamp,
-        devices: &[(IfIndex, u64, Arc<str>)],
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn networks_known(&mut self, devices: &[(IfIndex, u64, Arc<str>)]) {
         for (ifindex, generation, name) in devices {
             let network = self.mirror.links.cni_networks.id(name);
             let link = self.mirror.links.get_mut(*ifindex);
@@ -28,8 +22,6 @@ impl Engine {
                 self.mark_link_dirty(*ifindex);
             }
         }
-        let decided_at = now;
-        self.apply_pending(DecisionTime { now, decided_at }, effects);
     }
 
     /// A new pod device waits for the name of its network.

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::{Effect, Engine};
 use crate::{
     conflict::{ClaimantId, Conflict},
-    known_pod::KnownPod,
     lifecycle::DecisionTime,
-    observation::{IfIndex, Timestamp},
+    observation::{PodsKnown, Timestamp},
 };
 
 impl Engine {
-    /// What the sources know of the pods behind these devices (index, generation), as far as it matters for claims.
-    pub fn pod_records_known(
+    /// What the sources know of the pods behind devices, as far as it matters for claims; and updates what is open about those
+    /// whose pod became known or changed. A sweep of such a device is updated when it may be.
+    pub(super) fn pods_known(
         &mut self,
+        known: PodsKnown,
         now: Timestamp,
-        devices: impl IntoIterator<Item = (IfIndex, u64, KnownPod)>,
         effects: &mut Vec<Effect>,
     ) {
-        for (ifindex, generation, pod) in devices {
+        for (ifindex, generation, pod) in known.records {
             let link = self.mirror.links.get_mut(ifindex);
             let Some(link) = link.filter(|link| link.generation == generation) else {
                 continue;
@@ -32,19 +32,16 @@ impl Engine {
             // Whoever has an address that is another pod's.
             self.dirty.extend(given);
         }
-        let decided_at = now;
-        self.apply_pending(DecisionTime { now, decided_at }, effects);
-    }
-
-    /// Updates the open conflicts that have one of these devices (index and generation) as a claimant, because the pod
-    /// behind it became known or changed. A sweep of such a device is updated when it may be.
-    pub fn pods_known(
-        &mut self,
-        now: Timestamp,
-        devices: &[(IfIndex, u64)],
-        effects: &mut Vec<Effect>,
-    ) {
-        for device in devices {
+        // Only then does what is reported anew contain it.
+        self.apply_pending(
+            DecisionTime {
+                now,
+                decided_at: now,
+            },
+            effects,
+        );
+        let devices = known.devices;
+        for device in &devices {
             self.tracked.anomalies.sweeps.pod_known(*device);
         }
         let has_device = |conflict: &Conflict| {
@@ -53,7 +50,7 @@ impl Engine {
                     if devices.contains(&(ifindex, generation)))
             })
         };
-        for address in self.conflict_addresses() {
+        for address in self.view().conflict_addresses() {
             if !self
                 .tracked
                 .lifecycle
@@ -62,7 +59,7 @@ impl Engine {
             {
                 continue;
             }
-            for conflict in self.conflicts_of(address, now) {
+            for conflict in self.view().conflicts_of(address, now) {
                 if has_device(&conflict) {
                     self.tracked
                         .lifecycle

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use super::Engine;
 use crate::{
+    anomaly::Anomaly,
     conflict::{Claimant, ClaimantId, Conflict},
     facts::{FrameFact, StoreOutcome},
     hash::HashSet,
@@ -33,6 +34,14 @@ impl RestoredConflicts {
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.conflicts.is_empty()
+    }
+
+    pub(super) fn records(&self) -> &[OpenConflict] {
+        &self.conflicts
+    }
 }
 
 /// Never assigned to a link: stands for a link that is gone.
@@ -40,35 +49,18 @@ const NO_LINK: IfIndex = 0;
 const NO_GENERATION: u64 = 0;
 
 impl Engine {
-    /// Restores the open conflicts of an earlier agent of the same boot. To be called before the
-    /// first observation.
-    pub fn restore(&mut self, restored: Vec<OpenConflict>) {
-        self.tracked.restored.addresses = restored.iter().map(|k| k.conflict.address).collect();
-        self.tracked.restored.conflicts = restored;
-    }
-
-    /// Whether restored conflicts still wait for the first full snapshot.
-    #[must_use]
-    pub fn is_restoring(&self) -> bool {
-        !self.tracked.restored.conflicts.is_empty()
-    }
-
-    /// Every open conflict in its persisted form, including those that wait for the first full
-    /// snapshot.
-    #[must_use]
-    pub fn open_records(&self, now: Timestamp) -> Vec<OpenConflict> {
-        let mut records = self.tracked.restored.conflicts.clone();
-        for address in self.conflict_addresses() {
-            for conflict in self.conflicts_of(address, now) {
-                records.extend(self.open_record(&conflict));
-            }
-        }
-        records
+    /// Restores what an earlier agent of the same boot left open. To be called before the first
+    /// observation.
+    pub fn restore(&mut self, conflicts: Vec<OpenConflict>, anomalies: Vec<Anomaly>) {
+        let restored = &mut self.tracked.restored;
+        let addresses = conflicts.iter().map(|record| record.conflict.address);
+        restored.addresses.extend(addresses);
+        restored.conflicts.extend(conflicts);
+        self.tracked.anomalies.restore(anomalies);
     }
 
     /// One open conflict in its persisted form; `None` if it is no longer open.
-    #[must_use]
-    pub fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
+    pub(super) fn open_record(&self, conflict: &Conflict) -> Option<OpenConflict> {
         let mut open = self.tracked.lifecycle.open_of(conflict.address);
         let (scope, open) = open.find(|(_, open)| open.id == conflict.id)?;
         let address = conflict.address;

@@ -22,12 +22,6 @@ impl Engine {
         self.mirror.route_lookups.take(limit)
     }
 
-    /// Whether [`Engine::take_route_lookups`] returns any address.
-    #[must_use]
-    pub fn has_route_lookups(&self) -> bool {
-        self.mirror.route_lookups.is_pending()
-    }
-
     pub(super) fn routes_looked_up(&mut self, answers: RouteAnswers) {
         self.dirty.extend(self.mirror.route_lookups.finish(answers));
     }

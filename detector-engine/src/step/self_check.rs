@@ -41,7 +41,8 @@ impl Engine {
         at: Timestamp,
         effects: &mut Vec<Effect>,
     ) {
-        let (Some(after), Some(device)) = (self.device_state(ifindex), self.device(ifindex)) else {
+        let (Some(after), Some(device)) = (self.device_state(ifindex), self.view().device(ifindex))
+        else {
             return;
         };
         for (key, difference) in before.differences(&after, ifindex) {
@@ -54,20 +55,5 @@ impl Engine {
                 effects.push(Effect::Corrected(discrepancy));
             }
         }
-    }
-
-    /// The `count` pod devices that follow the index `after`, or all if there are fewer: in the
-    /// order of their indices, after the highest from the lowest again.
-    #[must_use]
-    pub fn next_devices(&self, after: IfIndex, count: usize) -> Vec<IfIndex> {
-        let pods = self.mirror.links.iter().filter(|link| link.is_pod());
-        // Those up to `after` follow those above it.
-        let mut order: Vec<_> = pods
-            .map(|link| link.link.ifindex)
-            .map(|ifindex| (ifindex <= after, ifindex))
-            .collect();
-        order.sort_unstable();
-        order.truncate(count);
-        order.into_iter().map(|(_, ifindex)| ifindex).collect()
     }
 }

@@ -31,7 +31,7 @@ fn flood(node: &mut Node, count: u8) {
 fn changes_beyond_the_budget_are_counted_and_read_later() {
     let mut node = node();
     flood(&mut node, BURST + 3);
-    assert_eq!(node.engine.drop_counters().address_changes, 3);
+    assert_eq!(node.engine.view().drop_counters().address_changes, 3);
     assert_eq!(
         node.device_effects(),
         ["bound of veth1: changes of the addresses of a pod device in a second"]
@@ -39,7 +39,7 @@ fn changes_beyond_the_budget_are_counted_and_read_later() {
     node.wait_secs(1);
     assert_eq!(node.device_effects(), ["read veth1#1"]);
     node.read_pod_addresses(1, &["10.0.0.6"]);
-    assert_eq!(node.engine.addresses().len(), 2);
+    assert_eq!(node.engine.view().addresses().len(), 2);
     node.wait_secs(100);
     assert!(node.device_effects().is_empty());
 }

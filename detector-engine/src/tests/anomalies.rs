@@ -93,10 +93,10 @@ fn restored_anomaly_continues_silently_or_resolves() {
     before.address(2, "10.0.0.3");
     before.tick();
     before.read_pool(&[], Completeness::Deleted);
-    let open = before.engine.anomalies();
+    let open = before.engine.view().anomalies();
     assert_eq!(open.len(), 2);
     let mut node = Node::new();
-    node.engine.restore_anomalies(open.clone());
+    node.engine.restore(Vec::new(), open.clone());
     for ifindex in 1..=2 {
         node.pod(ifindex);
     }
@@ -105,7 +105,13 @@ fn restored_anomaly_continues_silently_or_resolves() {
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
     assert!(node.anomaly_events().is_empty());
-    assert!(node.engine.anomalies().iter().any(|a| a.id == open[0].id));
+    assert!(
+        node.engine
+            .view()
+            .anomalies()
+            .iter()
+            .any(|a| a.id == open[0].id)
+    );
     node.wait_secs(30);
     assert_eq!(
         node.anomaly_events(),

@@ -52,7 +52,8 @@ impl Node {
 
     pub(super) fn update_pool(&mut self, pool: Pool) {
         let update = PoolUpdate::Read(Arc::new(pool), ChangedAddresses::All);
-        self.engine.update_pool(self.now, update, &mut self.effects);
+        self.engine
+            .step(self.now, update.observed(self.now), &mut self.effects);
     }
 
     /// The anomaly events and pool requests since effects were last taken.

@@ -8,7 +8,8 @@ use crate::anomaly::Completeness;
 /// The next agent after a first snapshot, with the open anomalies of the earlier one.
 fn next(before: &Node) -> Node {
     let mut node = Node::new();
-    node.engine.restore_anomalies(before.engine.anomalies());
+    node.engine
+        .restore(Vec::new(), before.engine.view().anomalies());
     node.pod(1);
     node.pod(2);
     node.take_first_snapshot();
@@ -46,7 +47,7 @@ fn restored_anomaly_is_matched_by_address() {
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
-    assert_eq!(node.engine.anomalies().len(), 2);
+    assert_eq!(node.engine.view().anomalies().len(), 2);
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn restored_gateway_anomaly_is_matched_by_device() {
     );
     node.observe(unanswered_probe(1, "169.254.1.1"));
     assert!(node.anomaly_events().is_empty(), "restored");
-    assert_eq!(node.engine.anomalies().len(), 2);
+    assert_eq!(node.engine.view().anomalies().len(), 2);
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn pending_anomalies_are_bounded_and_refusals_counted() {
     assert_eq!(node.anomaly_events(), ["read pool"]);
     node.read_pool(&[], Completeness::Complete);
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
-    assert_eq!(node.engine.anomalies_refused(), 1);
+    assert_eq!(node.engine.view().anomalies_refused(), 1);
 }
 
 #[test]
@@ -105,9 +106,9 @@ fn refused_anomaly_is_retried_after_a_minute() {
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
     node.wait_secs(59);
-    assert_eq!(node.engine.anomalies_refused(), 1);
+    assert_eq!(node.engine.view().anomalies_refused(), 1);
     node.wait_secs(1);
-    assert_eq!(node.engine.anomalies_refused(), 2);
+    assert_eq!(node.engine.view().anomalies_refused(), 2);
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn restored_drift_continues_with_a_new_holder() {
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
     assert!(node.anomaly_events().is_empty());
-    let open = node.engine.anomalies();
+    let open = node.engine.view().anomalies();
     assert_eq!(open.len(), 1);
     assert_eq!(open[0].holder.as_ref().unwrap().device, "veth1");
 }
@@ -132,7 +133,7 @@ fn restored_drift_with_another_cause_is_decided_anew() {
     let held = pool.allocated.values_mut().next().unwrap();
     (held.owner, held.owner_is_shared) = (Some("shop.web-0".into()), true);
     node.update_pool(pool);
-    let decided_at = node.engine.anomalies()[0].decided_at;
+    let decided_at = node.engine.view().anomalies()[0].decided_at;
     assert_eq!(decided_at, node.now);
     assert_eq!(node.anomaly_events(), ["updated ipam_drift 10.0.0.3"]);
 }
@@ -152,8 +153,13 @@ fn ids_are_unique_in_both_halves_across_agents_and_types() {
         }
         node.tick();
         node.read_pool(&[], Completeness::Deleted);
-        let conflicts = node.engine.conflicts(node.now).into_iter().map(|c| c.id.0);
-        let anomalies = node.engine.anomalies().into_iter().map(|a| a.id.0);
+        let conflicts = node
+            .engine
+            .view()
+            .conflicts(node.now)
+            .into_iter()
+            .map(|c| c.id.0);
+        let anomalies = node.engine.view().anomalies().into_iter().map(|a| a.id.0);
         let ids: Vec<u128> = conflicts.chain(anomalies).collect();
         assert_eq!(ids.len(), 4, "seed {id_seed}");
         for id in ids {

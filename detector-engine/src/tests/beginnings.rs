@@ -19,14 +19,15 @@ fn appears(node: &mut Node, ifindex: IfIndex) {
 
 /// The next agent on the same node, which finds these devices with [`SHARED`].
 fn restarted(node: &Node, devices: &[IfIndex]) -> Node {
-    let text = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     restarted_with(&text, node.now, devices)
 }
 
 fn restarted_with(records: &str, now: Timestamp, devices: &[IfIndex]) -> Node {
     let mut next = Node::new();
     next.now = now + Duration::from_secs(60);
-    next.engine.restore(serde_json::from_str(records).unwrap());
+    next.engine
+        .restore(serde_json::from_str(records).unwrap(), Vec::new());
     let addresses: &[&str] = &[SHARED];
     let pods: Vec<_> = devices.iter().map(|device| (*device, addresses)).collect();
     next.resync(snapshot(&pods));
@@ -35,14 +36,14 @@ fn restarted_with(records: &str, now: Timestamp, devices: &[IfIndex]) -> Node {
 
 /// Each claimant of the one open conflict: since when it claims the address, if that is known.
 fn since(node: &Node) -> Vec<(IfIndex, Option<Timestamp>)> {
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open.len(), 1);
     let known = |c: &Claimant| c.beginning.is_known().then_some(c.since);
     open[0].present().map(|c| (c.ifindex, known(c))).collect()
 }
 
 fn newest(node: &Node) -> Vec<IfIndex> {
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     let present = open.iter().flat_map(|conflict| conflict.present());
     let newest = present.filter(|c| c.is_newest);
     newest.map(|c| c.ifindex).collect()
@@ -76,7 +77,7 @@ fn claims_found_by_the_first_snapshot_have_no_time() {
     node.resync(snapshot(&[(1, &[SHARED]), (2, &[SHARED])]));
     assert_eq!(since(&node), [(1, None), (2, None)]);
     assert_eq!(newest(&node), [0; 0]);
-    let open = node.engine.conflicts(node.now).remove(0);
+    let open = node.engine.view().conflicts(node.now).remove(0);
     let because = open.claimants[0].beginning.unknown;
     assert_eq!(because, Some(UnknownBeginning::BeforeStart));
 }
@@ -138,7 +139,7 @@ fn address_found_by_a_snapshot_after_a_loss_has_no_time() {
     node.wait_secs(1);
     node.resync(snapshot(&[(1, &[SHARED]), (2, &[SHARED])]));
     assert_eq!(since(&node), [(1, Some(first)), (2, None)]);
-    let open = node.engine.conflicts(node.now).remove(0);
+    let open = node.engine.view().conflicts(node.now).remove(0);
     let because = open.claimants[1].beginning.unknown;
     assert_eq!(because, Some(UnknownBeginning::FoundBySnapshot));
     assert_eq!(newest(&node), [0; 0]);
@@ -230,7 +231,7 @@ fn times_and_newest_survive_a_restart() {
     assert_eq!(since(&next), [(1, Some(first)), (2, Some(second))]);
     assert_eq!(newest(&next), [2]);
     // The list of claims shows the same.
-    let claims = next.engine.claims_of(ip(SHARED), next.now);
+    let claims = next.engine.view().claims_of(ip(SHARED), next.now);
     assert_eq!(claims[0].claimant.since, first);
     // And so does the agent after the next one.
     let third = restarted(&next, &[1, 2]);
@@ -241,16 +242,17 @@ fn times_and_newest_survive_a_restart() {
 #[test]
 fn evidence_that_the_record_lacks_is_no_older_than_the_claim() {
     let (node, [first, second]) = with_known_order();
-    let text = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     let mut next = Node::new();
     next.now = node.now + Duration::from_secs(60);
-    next.engine.restore(serde_json::from_str(&text).unwrap());
+    next.engine
+        .restore(serde_json::from_str(&text).unwrap(), Vec::new());
     let mut dump = snapshot(&[(1, &[SHARED]), (2, &[SHARED])]);
     dump.neighbours = vec![neighbour(1, SHARED, mac(1), NudState::Permanent)];
     next.resync(dump);
     assert_eq!(since(&next), [(1, Some(first)), (2, Some(second))]);
     assert_eq!(newest(&next), [2]);
-    let open = next.engine.conflicts(next.now).remove(0);
+    let open = next.engine.view().conflicts(next.now).remove(0);
     let known: Vec<_> = open.claimants[0]
         .evidence
         .iter()
@@ -287,7 +289,7 @@ fn claimant_that_joined_during_the_downtime_has_no_time() {
 #[test]
 fn another_device_of_that_index_has_no_time() {
     let (node, [first, _]) = with_known_order();
-    let text = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     let next = restarted_with(&text.replace("veth2", "vethx"), node.now, &[1, 2]);
     assert_eq!(since(&next), [(1, Some(first)), (2, None)]);
 }
@@ -295,7 +297,7 @@ fn another_device_of_that_index_has_no_time() {
 #[test]
 fn record_of_an_earlier_version_has_no_known_times() {
     let (node, _) = with_known_order();
-    let mut records = serde_json::to_value(node.engine.open_records(node.now)).unwrap();
+    let mut records = serde_json::to_value(node.engine.view().open_records(node.now)).unwrap();
     for claimant in records[0]["conflict"]["claimants"].as_array_mut().unwrap() {
         let claimant = claimant.as_object_mut().unwrap();
         claimant.remove("beginning");
@@ -318,10 +320,11 @@ fn address_of_the_node_keeps_its_time_over_a_restart() {
     appears(&mut node, 1);
     node.address(1, SHARED);
     let second = node.now;
-    let text = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     let mut next = Node::new();
     next.now = node.now + Duration::from_secs(60);
-    next.engine.restore(serde_json::from_str(&text).unwrap());
+    next.engine
+        .restore(serde_json::from_str(&text).unwrap(), Vec::new());
     let mut dump = snapshot(&[(1, &[SHARED])]);
     dump.links.push(uplink(9));
     dump.host = vec![(9, assigned(SHARED))];
@@ -333,18 +336,18 @@ fn address_of_the_node_keeps_its_time_over_a_restart() {
 #[test]
 fn last_report_survives_a_restart() {
     let (mut node, _) = with_known_order();
-    let open = node.engine.conflicts(node.now).remove(0);
+    let open = node.engine.view().conflicts(node.now).remove(0);
     let reported = Reported {
         latency_us: 47,
         digest: ConflictDigest::default(),
     };
     node.engine.set_reported(&open, reported.clone());
     // The record is made of the conflict as it was when it was raised.
-    let record = node.engine.open_record(&open).unwrap();
+    let record = node.engine.view().open_record(&open).unwrap();
     assert_eq!(record.conflict.reported, Some(reported.clone()));
     let next = restarted(&node, &[1, 2]);
-    let open = next.engine.conflicts(next.now).remove(0);
-    assert_eq!(next.engine.reported(&open), Some(&reported));
+    let open = next.engine.view().conflicts(next.now).remove(0);
+    assert_eq!(next.engine.view().reported(&open), Some(&reported));
 }
 
 /// An IPv6 address with these flags is reported on a device whose namespace was read before.

@@ -32,9 +32,9 @@ fn flood(node: &mut Node, ifindex: IfIndex) {
 fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
     let mut node = with_ten_claims(3);
     flood(&mut node, 1);
-    assert_eq!(node.engine.addresses().len(), 30);
-    assert_eq!(node.engine.drop_counters().claims, 90, "frames");
-    assert_eq!(node.engine.drop_counters().kernel_entries, 90);
+    assert_eq!(node.engine.view().addresses().len(), 30);
+    assert_eq!(node.engine.view().drop_counters().claims, 90, "frames");
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 90);
     node.frame(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
     assert_eq!(
@@ -181,12 +181,12 @@ fn full_device_evicts_its_oldest_claim_that_nothing_contests() {
     for last in 1..=4 {
         node.frame(1, &format!("10.0.0.{last}"));
     }
-    let count = |node: &Node, address| node.engine.claims_of(ip(address), node.now).len();
+    let count = |node: &Node, address| node.engine.view().claims_of(ip(address), node.now).len();
     assert_eq!(count(&node, "10.0.0.1"), 2, "contested");
     assert_eq!(count(&node, "10.0.0.2"), 0);
     assert_eq!(count(&node, "10.0.0.3"), 1);
     assert_eq!(count(&node, "10.0.0.4"), 1);
-    assert_eq!(node.engine.drop_counters().claims, 1);
+    assert_eq!(node.engine.view().drop_counters().claims, 1);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn mac_flood_of_one_port_keeps_entries_of_other_ports() {
     for n in 0..100 {
         node.fdb(9, 1, mac(100 + n));
     }
-    assert_eq!(node.engine.drop_counters().kernel_entries, 90);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 90);
     node.fdb(9, 2, mac(2));
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.address(1, "10.0.0.1");
@@ -237,8 +237,8 @@ fn links_over_the_bound_are_counted() {
         node.pod(ifindex);
     }
     node.pod(1);
-    assert_eq!(node.engine.devices().len(), 2);
-    assert_eq!(node.engine.drop_counters().links, 3);
+    assert_eq!(node.engine.view().devices().len(), 2);
+    assert_eq!(node.engine.view().drop_counters().links, 3);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn kernel_entries_over_the_bound_are_counted() {
         node.route(&address, 9);
         node.host(9, &address);
     }
-    assert_eq!(node.engine.drop_counters().kernel_entries, 8);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 8);
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn refused_conflict_is_raised_once_there_is_room() {
     assert_eq!(node.conflict_events().len(), 2);
     // Evaluated again, it is not counted twice.
     node.frame(1, "10.0.0.3");
-    assert_eq!(node.engine.drop_counters().conflicts, 3);
+    assert_eq!(node.engine.view().drop_counters().conflicts, 3);
     for n in 1..=5 {
         node.address_gone(1, &format!("10.0.0.{n}"));
     }
@@ -395,12 +395,16 @@ fn forgotten_refused_conflict_is_raised_once_there_is_room() {
             node.address(ifindex, &format!("10.0.0.{n}"));
         }
     }
-    assert_eq!(node.engine.drop_counters().conflicts, 3);
+    assert_eq!(node.engine.view().drop_counters().conflicts, 3);
     node.frame(1, "10.0.0.2");
-    assert_eq!(node.engine.drop_counters().conflicts, 3, "remembered");
+    assert_eq!(
+        node.engine.view().drop_counters().conflicts,
+        3,
+        "remembered"
+    );
     node.frame(1, "10.0.0.3");
     assert_eq!(
-        node.engine.drop_counters().conflicts,
+        node.engine.view().drop_counters().conflicts,
         4,
         "one is remembered"
     );
@@ -433,7 +437,7 @@ fn conflicts_of_a_few_devices_take_no_room_from_others() {
         }
     }
     assert_eq!(node.open_conflicts().len(), 8);
-    assert!(node.engine.drop_counters().conflicts > 0);
+    assert!(node.engine.view().drop_counters().conflicts > 0);
     node.conflict_events();
     // Another pod, or one of those that are at the bound, and a pod that is not.
     node.frame(5, "10.0.3.1");

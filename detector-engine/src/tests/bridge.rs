@@ -138,7 +138,7 @@ fn claim_follows_a_mac_that_moves_to_another_port() {
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
     );
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence_text(&claims[0].claimant),
         ["address", "neighbour REACHABLE"]

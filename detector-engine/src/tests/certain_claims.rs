@@ -5,7 +5,7 @@ use super::*;
 impl Node {
     /// The certain claims of an address: the devices, `*` if it is on the pod's end, `!` for the receiver of the traffic.
     fn certain(&self, address: &str) -> Vec<String> {
-        let claims = self.engine.certain_claims(ip(address), self.now);
+        let claims = self.engine.view().certain_claims(ip(address), self.now);
         let text = |claim: &CertainClaim| {
             let on_device = if claim.is_on_device { "*" } else { "" };
             let receives = if claim.receives_traffic { "!" } else { "" };
@@ -15,7 +15,7 @@ impl Node {
     }
 
     fn changed_claims(&mut self) -> Vec<String> {
-        let changed = self.engine.take_changed_claims(usize::MAX);
+        let changed = self.engine.take_changed_claims();
         changed.iter().map(ToString::to_string).collect()
     }
 }
@@ -69,49 +69,48 @@ fn address_on_a_further_interface_is_not_on_the_device() {
     assert_eq!(node.certain("10.0.0.1"), ["veth1*", "veth2"]);
 }
 
+/// Pods of a node whose claims are followed.
+fn followed(pods: IfIndex) -> Node {
+    let mut node = Node::with_settings(Settings {
+        follow_claims: true,
+        ..Settings::default()
+    });
+    for ifindex in 1..=pods {
+        node.pod(ifindex);
+    }
+    node
+}
+
 #[test]
 fn changed_addresses_are_noted_once_if_they_are_followed() {
-    let mut node = Node::with_pods(2);
+    let mut other = Node::with_pods(1);
+    other.address(1, "10.0.0.1");
+    assert!(!other.engine.view().has_changed_claims(), "not followed");
+    let mut node = followed(2);
     node.address(1, "10.0.0.1");
-    assert!(!node.engine.has_changed_claims(), "not followed");
-    node.engine.recheck_claims([ip("10.0.0.7")]);
-    node.engine.follow_claims();
-    assert_eq!(node.changed_claims(), ["10.0.0.1"], "what was there before");
+    assert_eq!(node.changed_claims(), ["10.0.0.1"]);
     node.address(1, "10.0.0.2");
     node.address_gone(1, "10.0.0.2");
     node.address(1, "10.0.0.2");
     node.frame(2, "10.0.0.3");
     assert_eq!(node.changed_claims(), ["10.0.0.2", "10.0.0.3"]);
-    assert!(!node.engine.has_changed_claims());
+    assert!(!node.engine.view().has_changed_claims());
     node.remove_link(1);
     assert_eq!(node.changed_claims(), ["10.0.0.1", "10.0.0.2"]);
 }
 
 #[test]
-fn changed_addresses_are_taken_a_few_at_a_time() {
-    let mut node = Node::with_pods(1);
-    node.engine.follow_claims();
-    for n in 1..=5 {
-        node.address(1, &format!("10.0.0.{n}"));
-    }
-    assert_eq!(
-        node.engine.take_changed_claims(2),
-        [ip("10.0.0.1"), ip("10.0.0.2")]
-    );
-    assert_eq!(node.changed_claims().len(), 3);
-}
-
-#[test]
-fn all_addresses_of_a_device_are_noted_when_its_pod_is_known() {
+fn addresses_on_a_device_are_those_that_facts_name_it_for() {
     let mut node = Node::with_pods(2);
-    node.engine.follow_claims();
     node.address(1, "10.0.0.1");
     node.neighbour(1, "10.0.0.2", mac(1), NudState::Permanent);
     node.address(2, "10.0.0.3");
-    node.changed_claims();
-    let generation = node.engine.device(1).unwrap().generation;
-    node.engine.recheck_claims_on((1, generation + 1));
-    assert!(node.changed_claims().is_empty(), "another device");
-    node.engine.recheck_claims_on((1, generation));
-    assert_eq!(node.changed_claims(), ["10.0.0.1", "10.0.0.2"]);
+    let on = |node: &Node, device| {
+        let mut addresses: Vec<_> = node.engine.view().addresses_on(device).collect();
+        addresses.sort_unstable();
+        addresses
+    };
+    let generation = node.engine.view().device(1).unwrap().generation;
+    assert!(on(&node, (1, generation + 1)).is_empty(), "another device");
+    assert_eq!(on(&node, (1, generation)), [ip("10.0.0.1"), ip("10.0.0.2")]);
 }

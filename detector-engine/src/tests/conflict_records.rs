@@ -10,12 +10,12 @@ fn next_within(bounds: Bounds, records: Vec<OpenConflict>, now: Timestamp) -> No
         ..Settings::default()
     });
     next.now = now + Duration::from_secs(5);
-    next.engine.restore(records);
+    next.engine.restore(records, Vec::new());
     next
 }
 
 fn next(node: &Node) -> Node {
-    let records = node.engine.open_records(node.now);
+    let records = node.engine.view().open_records(node.now);
     next_within(Bounds::default(), records, node.now)
 }
 
@@ -34,9 +34,13 @@ fn record_holds_only_frames_of_the_conflict() {
     node.address(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
     node.observe(tagged(1, "10.0.0.1"));
-    assert!(node.engine.open_records(node.now)[0].frames.is_empty());
+    assert!(
+        node.engine.view().open_records(node.now)[0]
+            .frames
+            .is_empty()
+    );
     node.frame(2, "10.0.0.1");
-    assert_eq!(node.engine.open_records(node.now)[0].frames.len(), 1);
+    assert_eq!(node.engine.view().open_records(node.now)[0].frames.len(), 1);
 }
 
 #[test]
@@ -49,6 +53,7 @@ fn record_holds_only_flapping_former_lladdrs() {
     node.observe(tagged(2, "10.0.0.1"));
     let former: Vec<_> = node
         .engine
+        .view()
         .open_records(node.now)
         .iter()
         .map(|record| (record.conflict.vlan.outer, record.former.len()))
@@ -97,7 +102,7 @@ fn restored_flapping_ignores_the_order_of_devices() {
 #[test]
 fn conflict_recorded_twice_is_restored_once() {
     let node = Node::with_duplicate();
-    let mut records = node.engine.open_records(node.now);
+    let mut records = node.engine.view().open_records(node.now);
     records.extend(records.clone());
     let mut node = next_within(Bounds::default(), records, node.now);
     node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
@@ -107,7 +112,7 @@ fn conflict_recorded_twice_is_restored_once() {
 #[test]
 fn record_of_an_unownable_address_resolves() {
     let node = Node::with_observed_duplicate();
-    let text = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     let records = serde_json::from_str(&text.replace("10.0.0.1", "127.0.0.1")).unwrap();
     let mut node = next_within(Bounds::default(), records, node.now);
     node.resync(snapshot(&[(1, &[]), (2, &[])]));
@@ -123,7 +128,7 @@ fn restored_conflict_counts_once_against_the_bound() {
         conflicts_per_device: 0,
         ..Bounds::default()
     };
-    let records = node.engine.open_records(node.now);
+    let records = node.engine.view().open_records(node.now);
     let mut node = next_within(bounds, records, node.now);
     node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     for address in ["10.0.0.2", "10.0.0.3"] {
@@ -131,7 +136,7 @@ fn restored_conflict_counts_once_against_the_bound() {
         node.frame(2, address);
     }
     assert_eq!(node.open_conflicts().len(), 2);
-    assert_eq!(node.engine.drop_counters().conflicts, 1);
+    assert_eq!(node.engine.view().drop_counters().conflicts, 1);
 }
 
 #[test]
@@ -145,10 +150,10 @@ fn restored_claims_over_the_bound_are_counted() {
         claims_per_device: 1,
         ..Bounds::default()
     };
-    let records = node.engine.open_records(node.now);
+    let records = node.engine.view().open_records(node.now);
     let mut node = next_within(bounds, records, node.now);
     node.resync(snapshot(&[(1, &[]), (2, &[])]));
-    assert_eq!(node.engine.drop_counters().claims, 2);
+    assert_eq!(node.engine.view().drop_counters().claims, 2);
     assert_eq!(node.open_conflicts().len(), 1);
 }
 
@@ -167,7 +172,7 @@ fn live_removal_spares_tagged_and_reconfirmed_claims() {
     node.address(1, "10.0.0.2");
     node.finish_node_snapshot(token, snapshot(&[(1, &[]), (2, &[])]));
     assert!(node.conflict_events().is_empty());
-    let open = node.engine.conflicts_of(ip("10.0.0.2"), node.now);
+    let open = node.engine.view().conflicts_of(ip("10.0.0.2"), node.now);
     assert_eq!(evidence_text(&open[0].claimants[0]), ["address", "arp"]);
     assert_eq!(node.open_conflicts().len(), 2);
 }

@@ -50,7 +50,7 @@ fn address_on_a_peer_without_device_is_ignored() {
         let mut node = Node::with_pods(1);
         cause(&mut node);
         node.address(1, "10.0.0.2");
-        let addresses = node.engine.addresses();
+        let addresses = node.engine.view().addresses();
         assert!(!addresses.contains(&ip("10.0.0.2")), "{case}");
     }
 }
@@ -75,9 +75,9 @@ fn non_pod_link_with_the_same_peer_withdraws_nothing() {
         node.pod(1);
         node.address(1, "10.0.0.1");
         cause(&mut node);
-        assert_eq!(node.engine.addresses(), [ip("10.0.0.1")], "{case}");
+        assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")], "{case}");
         node.address(1, "10.0.0.2");
-        let known = node.engine.addresses().len();
+        let known = node.engine.view().addresses().len();
         assert_eq!(known, 2, "{case}: peer still known");
     }
 }
@@ -100,7 +100,7 @@ fn namespace_refutes_entries_until_its_peer_is_lost() {
 #[test]
 fn pod_mac_is_shown_until_the_peer_changes() {
     let shown = |node: &Node, address| {
-        let claims = node.engine.claims_of(ip(address), node.now);
+        let claims = node.engine.view().claims_of(ip(address), node.now);
         claims[0].claimant.evidence[0].mac
     };
     let causes: [NodeCase; 2] = [("lost", peer_lost), ("displaced", peer_displaced)];

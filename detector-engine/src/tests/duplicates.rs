@@ -84,7 +84,7 @@ fn distinct_addresses_of_many_pods_raise_nothing() {
         node.remove_link(ifindex);
     }
     assert!(node.conflict_events().is_empty());
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn further_evidence_is_listed_without_an_event() {
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Reachable);
     node.frame(2, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(
         evidence_text(&open[0].claimants[1]),
         ["arp", "neighbour REACHABLE"]
@@ -182,7 +182,7 @@ fn unownable_addresses_are_never_claims() {
         node.host(1, address);
     }
     assert!(node.conflict_events().is_empty());
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -226,10 +226,13 @@ fn claims_listing_omits_the_hosts_own_claim() {
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
     node.address(1, "10.0.0.1");
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(claims.len(), 1);
     assert_eq!(claims[0].claimant.device, "veth1");
-    assert_eq!(node.engine.open_conflicts(ConflictKind::Host), 1);
-    assert_eq!(node.engine.open_conflicts(ConflictKind::Duplicate), 0);
+    assert_eq!(node.engine.view().open_conflicts(ConflictKind::Host), 1);
+    assert_eq!(
+        node.engine.view().open_conflicts(ConflictKind::Duplicate),
+        0
+    );
 }

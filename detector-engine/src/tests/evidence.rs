@@ -4,7 +4,7 @@ use super::*;
 use crate::facts::Owner;
 
 fn shown(node: &Node, address: &str) -> Vec<Evidence> {
-    let mut claims = node.engine.claims_of(ip(address), node.now);
+    let mut claims = node.engine.view().claims_of(ip(address), node.now);
     claims.swap_remove(0).claimant.evidence
 }
 
@@ -18,7 +18,7 @@ fn repeated_address_update_refreshes_last_seen() {
     node.wait_secs(5);
     node.address(1, "10.0.0.1");
     node.host(9, "10.0.0.1");
-    let open = node.engine.conflicts(node.now).remove(0);
+    let open = node.engine.view().conflicts(node.now).remove(0);
     let [pod, host] = [0, 1].map(|n| open.claimants[n].evidence[0].clone());
     assert_eq!((host.first_seen, host.last_seen), (first, node.now));
     assert_eq!(pod.first_seen.0, first.0 - MS);
@@ -52,8 +52,8 @@ fn out_of_order_frames_count_from_the_earliest() {
 fn frame_at_the_time_its_device_appears_counts() {
     let mut node = Node::with_pods(1);
     node.observe_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
-    assert_eq!(node.engine.drop_counters().unknown_device, 0);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 0);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn invalid_entry_with_a_mac_is_not_a_claim() {
     let mut node = Node::with_pods(1);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Invalid);
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn withdrawn_claims_free_the_devices_own_share() {
     node.address(1, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
     node.frame(1, "10.0.0.3");
-    assert_eq!(node.engine.drop_counters().claims, 0);
+    assert_eq!(node.engine.view().drop_counters().claims, 0);
     node.frame(1, "10.0.0.4");
-    assert_eq!(node.engine.drop_counters().claims, 1);
+    assert_eq!(node.engine.view().drop_counters().claims, 1);
 }
 
 #[test]
@@ -130,17 +130,17 @@ fn host_addresses_are_bounded_and_free_their_place() {
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
     node.host(9, "10.0.0.1");
-    assert_eq!(node.engine.drop_counters().kernel_entries, 0);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 0);
     node.host(9, "10.0.0.2");
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
     assert_eq!(
-        node.engine.addresses().len(),
+        node.engine.view().addresses().len(),
         1,
         "a refused address leaves no state"
     );
     node.host_gone(9, "10.0.0.1");
     node.host(9, "10.0.0.2");
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn uncontested_address_schedules_no_expiry() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    assert_eq!(node.engine.next_expiry(), None);
+    assert_eq!(node.engine.next_deadline(), None);
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn entries_of_all_devices_share_one_bound() {
     node.pod(2);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
     node.neighbour_gone(1, "10.0.0.1");
     node.neighbour(2, "10.0.0.2", mac(2), NudState::Reachable);
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn frame_at_the_time_of_address_removal_is_ignored() {
     node.address(1, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
     node.observe_at(node.now, Observation::Frame(frame(1, "10.0.0.1")));
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 /// The kernel programs publish a claim once within 30 seconds: they take one that has ended for known.
@@ -230,6 +230,6 @@ fn claim_that_ended_with_its_address_is_published_again() {
     // Sent before the removal, and processed after it.
     node.observe_at(before, Observation::Frame(frame(1, "10.0.0.1")));
     assert_eq!(published_again(&mut node), [ip("10.0.0.1")]);
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert!(claims.iter().all(|claim| claim.claimant.ifindex == 2));
 }

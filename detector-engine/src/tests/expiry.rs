@@ -17,8 +17,8 @@ fn frame_only_claim_expires() {
         ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
     );
     node.wait_secs(300);
-    assert!(node.engine.addresses().is_empty());
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.view().addresses().is_empty());
+    assert!(node.engine.next_deadline().is_none());
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn claim_ttl_setting_is_applied() {
     node.pod(1);
     node.frame(1, "10.0.0.1");
     node.wait_secs(4);
-    assert_eq!(node.engine.addresses().len(), 1);
+    assert_eq!(node.engine.view().addresses().len(), 1);
     node.wait_secs(1);
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn assigned_address_keeps_frame_evidence_until_removed() {
     node.conflict_events();
     node.wait_secs(5000);
     assert!(node.conflict_events().is_empty());
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(evidence_text(&open[0].claimants[0]), ["address", "arp"]);
     node.address_gone(1, "10.0.0.1");
     assert_eq!(
@@ -87,9 +87,9 @@ fn removed_device_leaves_no_scheduled_expiry() {
     for n in 0..100 {
         node.frame(1, &format!("10.0.1.{n}"));
     }
-    assert!(node.engine.next_expiry().is_some());
+    assert!(node.engine.next_deadline().is_some());
     node.remove_link(1);
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.next_deadline().is_none());
 }
 
 #[test]
@@ -98,7 +98,11 @@ fn early_expiry_changes_nothing() {
     node.conflict_events();
     for _ in 0..10 {
         node.tick();
-        node.engine.expire(node.now, &mut node.effects);
+        node.engine.step(
+            node.now,
+            TimedObservation::new(node.now, Observation::DeadlineReached),
+            &mut node.effects,
+        );
     }
     assert!(node.conflict_events().is_empty());
     node.wait_secs(600);
@@ -121,8 +125,8 @@ fn next_expiry_is_the_earliest_of_claims_and_anomalies() {
     let lapses = node.now + Duration::from_secs(600);
     node.observe(unanswered_probe(1, "169.254.1.1"));
     let looked_at = node.now + Duration::from_secs(60);
-    assert_eq!(node.engine.next_expiry(), Some(looked_at));
+    assert_eq!(node.engine.next_deadline(), Some(looked_at));
     node.wait_secs(595);
     node.observe(unanswered_probe(1, "169.254.1.1"));
-    assert_eq!(node.engine.next_expiry(), Some(lapses));
+    assert_eq!(node.engine.next_deadline(), Some(lapses));
 }

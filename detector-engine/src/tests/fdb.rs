@@ -17,7 +17,7 @@ fn with_macs_behind_port_1(macs: &[u8]) -> Node {
 /// The port that the bridge has for a MAC: a permanent neighbour entry is its claim.
 fn resolved_device(node: &mut Node, bridge: IfIndex, n: u8) -> Option<String> {
     node.neighbour(bridge, "10.0.0.1", mac(n), NudState::Permanent);
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     let claimant = claims.first().map(|c| &c.claimant)?;
     matches!(claimant.id, ClaimantId::Device(..)).then(|| claimant.device.clone())
 }
@@ -69,9 +69,9 @@ fn port_share_equals_claims_per_device() {
     node.bridge(9);
     node.port(1, 9);
     node.fdb(9, 1, mac(1));
-    assert_eq!(node.engine.drop_counters().kernel_entries, 0);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 0);
     node.fdb(9, 1, mac(2));
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
 }
 
 #[test]
@@ -89,5 +89,5 @@ fn non_pod_port_is_bounded_only_by_the_total() {
     for n in 1..=3 {
         node.fdb(9, 3, mac(n));
     }
-    assert_eq!(node.engine.drop_counters().kernel_entries, 1);
+    assert_eq!(node.engine.view().drop_counters().kernel_entries, 1);
 }

@@ -51,9 +51,9 @@ fn fifth_move_raises_and_a_quiet_window_resolves() {
         events[0].starts_with("resolved 10.9.0.1 flapping"),
         "{events:?}"
     );
-    assert!(node.engine.next_expiry().is_some(), "four moves are left");
+    assert!(node.engine.next_deadline().is_some(), "four moves are left");
     node.wait_secs(181);
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.next_deadline().is_none());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn flapping_resolves_with_the_last_but_one_participant() {
     );
     node.wait_secs(181);
     assert!(node.conflict_events().is_empty());
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.next_deadline().is_none());
 }
 
 #[test]

@@ -98,6 +98,7 @@ fn sweep_names_the_sender_alone() {
     }
     let sweeps: Vec<_> = node
         .engine
+        .view()
         .anomalies()
         .into_iter()
         .filter_map(|anomaly| anomaly.holder)
@@ -123,7 +124,7 @@ fn entry_from_before_the_start_names_no_port() {
         };
         assert_eq!(node.open_conflicts(), expected, "{program}");
         forge(&mut node, VICTIM, mac(2));
-        let conflicts = node.engine.conflicts(node.now);
+        let conflicts = node.engine.view().conflicts(node.now);
         let present: Vec<_> = conflicts[0].present().map(|c| &*c.device).collect();
         assert_eq!(present, ["veth1", "veth3"]);
     }

@@ -37,7 +37,7 @@ impl Node {
 
     /// The devices that claim an address.
     fn claims(&self, address: &str) -> Vec<String> {
-        let claims = self.engine.claims_of(ip(address), self.now);
+        let claims = self.engine.view().claims_of(ip(address), self.now);
         claims.into_iter().map(|c| c.claimant.device).collect()
     }
 
@@ -260,7 +260,7 @@ fn removed_device_takes_its_further_addresses_along() {
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(device_removed)"]
     );
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
 }
 
 /// 10.1.0.0 and the addresses after it, more than are stored of one pod.
@@ -280,7 +280,7 @@ fn address_beyond_the_bound_on_lo_conflicts_with_an_earlier_pod() {
         node.conflict_events(),
         ["raised 10.1.5.120 duplicate certain: veth1 veth2"]
     );
-    assert!(node.engine.addresses().len() <= 1027);
+    assert!(node.engine.view().addresses().len() <= 1027);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn addresses_on_lo_that_a_snapshot_omits_are_counted() {
         ..Snapshot::default()
     };
     node.finish_device_snapshot(token, 1, snapshot);
-    assert_eq!(node.engine.drop_counters().claims, 1);
+    assert_eq!(node.engine.view().drop_counters().claims, 1);
     let is_named = |effect: &Effect| matches!(effect, Effect::BoundReached(reached) if reached.bound == BoundKind::FurtherAddresses);
     assert!(node.effects.iter().any(is_named));
 }

@@ -49,10 +49,10 @@ fn probe_older_than_its_device_is_only_counted() {
     node.observe_at(Timestamp(since.0 - 1), unanswered_probe(3, GATEWAY));
     node.observe(unanswered_probe(99, GATEWAY));
     assert!(node.anomaly_events().is_empty());
-    assert_eq!(node.engine.drop_counters().unknown_device, 2);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 2);
     node.observe_at(since, unanswered_probe(3, GATEWAY));
     assert_eq!(node.anomaly_events(), [RAISED]);
-    assert_eq!(node.engine.drop_counters().unknown_device, 2);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 2);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn anomaly_resolves_after_a_quiet_minute() {
         node.anomaly_events(),
         ["resolved gateway_unresolved 169.254.1.1 quiet"]
     );
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.next_deadline().is_none());
     node.observe(unanswered_probe(1, GATEWAY));
     assert_eq!(node.anomaly_events(), [RAISED], "raised again");
 }
@@ -231,7 +231,7 @@ fn replaced_device_resolves_the_anomaly() {
         ["resolved gateway_unresolved 169.254.1.1 device_gone"]
     );
     node.wait_secs(60);
-    assert!(node.engine.next_expiry().is_none(), "no longer tracked");
+    assert!(node.engine.next_deadline().is_none(), "no longer tracked");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn detail_names_sender_and_probe_count() {
         vlan: Vlan::default(),
         count: 9,
     }));
-    let detail = &node.engine.anomalies()[0].detail;
+    let detail = &node.engine.view().anomalies()[0].detail;
     assert!(detail.contains("9 times"), "{detail}");
     assert!(detail.contains("as 10.0.0.77"), "{detail}");
 }
@@ -253,7 +253,7 @@ fn detail_names_sender_and_probe_count() {
 #[test]
 fn finding_does_not_say_that_there_is_no_answer() {
     let node = gateway_unresolved();
-    let anomalies = node.engine.anomalies();
+    let anomalies = node.engine.view().anomalies();
     assert_eq!(anomalies[0].cause, AnomalyCause::RepeatedRequests);
     let detail = &anomalies[0].detail;
     assert!(detail.contains("again and again"), "{detail}");
@@ -293,7 +293,7 @@ fn quiet_time_is_per_pod() {
         node.anomaly_events(),
         ["resolved gateway_unresolved 169.254.1.1 quiet"]
     );
-    assert_eq!(node.engine.anomalies().len(), 1);
+    assert_eq!(node.engine.view().anomalies().len(), 1);
     node.wait_secs(30);
-    assert!(node.engine.anomalies().is_empty());
+    assert!(node.engine.view().anomalies().is_empty());
 }

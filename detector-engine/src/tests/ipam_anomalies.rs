@@ -40,7 +40,8 @@ fn partial_pool_update_checks_only_changed_addresses() {
     let pool = Arc::new(host_local_pool(node.now, &[], Completeness::Deleted));
     let touched = ChangedAddresses::Only(vec![ip("10.0.0.2")]);
     let update = PoolUpdate::Read(pool, touched);
-    node.engine.update_pool(node.now, update, &mut node.effects);
+    node.engine
+        .step(node.now, update.observed(node.now), &mut node.effects);
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
 }
 
@@ -57,7 +58,7 @@ fn autoconfigured_address_is_no_drift() {
     assert!(node.anomaly_events().is_empty());
     // It is a claim like any other.
     node.address(2, "10.0.0.2");
-    assert_eq!(node.engine.conflicts(node.now).len(), 1);
+    assert_eq!(node.engine.view().conflicts(node.now).len(), 1);
     // Somebody assigned it there.
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
 }
@@ -74,7 +75,8 @@ fn removed_pool_resolves_its_anomalies() {
         ["raised ipam_drift 10.0.0.2", "raised ipam_leak 10.0.0.9"]
     );
     let update = PoolUpdate::Gone(PoolId(1));
-    node.engine.update_pool(node.now, update, &mut node.effects);
+    node.engine
+        .step(node.now, update.observed(node.now), &mut node.effects);
     assert_eq!(
         node.anomaly_events(),
         [
@@ -96,28 +98,29 @@ fn open_anomalies_are_listed_by_age_and_counted_by_kind() {
     node.address(1, "10.0.0.4");
     node.address(1, "10.0.0.2");
     delete_allocations(&mut node);
-    let open = node.engine.anomalies();
+    let open = node.engine.view().anomalies();
     let addresses: Vec<_> = open.iter().map(|a| a.address.to_string()).collect();
     assert_eq!(
         addresses,
         ["10.0.0.9", "10.0.0.3", "10.0.0.2", "10.0.0.4"],
         "the leak is resolved: its pool was deleted"
     );
-    let mut ids = node.engine.anomaly_ids();
+    let mut ids = node.engine.view().anomaly_ids();
     ids.sort_unstable();
     let ids: Vec<_> = ids.into_iter().map(|(.., id)| id).collect();
     assert_eq!(ids, open.iter().map(|a| a.id).collect::<Vec<_>>());
     let some = [ids[3], ids[1], ids[0]];
     let of: Vec<_> = node
         .engine
+        .view()
         .anomalies_of(&some)
         .iter()
         .map(|a| a.id)
         .collect();
     assert_eq!(of, [ids[0], ids[1], ids[3]]);
-    assert_eq!(node.engine.open_anomalies(AnomalyKind::IpamDrift), 4);
-    assert_eq!(node.engine.open_anomalies(AnomalyKind::IpamLeak), 0);
-    assert_eq!(node.engine.anomalies_refused(), 0);
+    assert_eq!(node.engine.view().open_anomalies(AnomalyKind::IpamDrift), 4);
+    assert_eq!(node.engine.view().open_anomalies(AnomalyKind::IpamLeak), 0);
+    assert_eq!(node.engine.view().anomalies_refused(), 0);
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn anomaly_over_the_bound_is_raised_once_there_is_room() {
     });
     delete_allocations(&mut node);
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
-    assert_eq!(node.engine.anomalies_refused(), 1);
+    assert_eq!(node.engine.view().anomalies_refused(), 1);
     node.address_gone(1, "10.0.0.2");
     node.wait_secs(61);
     assert_eq!(
@@ -153,7 +156,7 @@ fn anomalies_of_one_device_take_no_room_from_others() {
         node.anomaly_events(),
         ["raised ipam_drift 10.0.0.2", "raised ipam_drift 10.0.0.4"]
     );
-    assert_eq!(node.engine.anomalies_refused(), 1);
+    assert_eq!(node.engine.view().anomalies_refused(), 1);
     node.address_gone(1, "10.0.0.2");
     node.wait_secs(61);
     assert_eq!(
@@ -247,7 +250,8 @@ fn first_read_of_a_pool_checks_every_address() {
     node.tick();
     let pool = Arc::new(host_local_pool(node.now, &[], Completeness::Deleted));
     let update = PoolUpdate::Read(pool, ChangedAddresses::Only(Vec::new()));
-    node.engine.update_pool(node.now, update, &mut node.effects);
+    node.engine
+        .step(node.now, update.observed(node.now), &mut node.effects);
     assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
 }
 
@@ -297,7 +301,8 @@ fn drift_grace_restarts_after_an_interruption() {
         }),
         ("pool removed", |node| {
             let update = PoolUpdate::Gone(PoolId(1));
-            node.engine.update_pool(node.now, update, &mut node.effects);
+            node.engine
+                .step(node.now, update.observed(node.now), &mut node.effects);
         }),
     ];
     for (case, interrupt) in interruptions {
@@ -324,7 +329,8 @@ fn leak_delay_restarts_after_an_interruption() {
         ("address released", |node| read_complete_pool(node, &[])),
         ("pool removed", |node| {
             let update = PoolUpdate::Gone(PoolId(1));
-            node.engine.update_pool(node.now, update, &mut node.effects);
+            node.engine
+                .step(node.now, update.observed(node.now), &mut node.effects);
         }),
     ];
     for (case, interrupt) in interruptions {
@@ -375,7 +381,7 @@ fn drift_detail_names_pool_and_ambiguous_owners() {
         held.owner_is_shared = second.is_none();
         node.update_pool(pool);
         assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
-        let detail = &node.engine.anomalies()[0].detail;
+        let detail = &node.engine.view().anomalies()[0].detail;
         assert!(detail.contains(sentence), "{detail}");
     }
 }

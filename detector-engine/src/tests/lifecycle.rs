@@ -116,7 +116,7 @@ fn only_reported_updates_change_the_times() {
     node.wait_secs(5);
     node.neighbour(3, "10.0.0.1", mac(3), NudState::Reachable);
     assert!(node.conflict_events().is_empty());
-    let open = node.engine.conflicts(node.now).remove(0);
+    let open = node.engine.view().conflicts(node.now).remove(0);
     assert_eq!(open.updated_at, updated.updated_at);
     assert_eq!(open.decided_at, updated.decided_at);
 }
@@ -193,10 +193,10 @@ fn conflicts_are_listed_by_age_and_addresses_once() {
         ]
     );
     assert_eq!(
-        node.engine.conflict_addresses(),
+        node.engine.view().conflict_addresses(),
         ["10.0.0.7", "10.0.0.3", "10.0.0.5"].map(ip)
     );
-    assert_eq!(node.engine.addresses().len(), 3);
+    assert_eq!(node.engine.view().addresses().len(), 3);
 }
 
 #[test]

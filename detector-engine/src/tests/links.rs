@@ -13,7 +13,7 @@ fn pod_devices_are_attached_once_and_detached_when_gone() {
     node.remove_link(2);
     node.remove_link(3);
     assert_eq!(node.device_effects(), ["detach veth1#1"]);
-    assert!(node.engine.devices().is_empty());
+    assert!(node.engine.view().devices().is_empty());
 }
 
 #[test]
@@ -22,14 +22,14 @@ fn device_is_attached_again_when_its_peer_appears() {
     node.link(pod_without_peer(1));
     node.address(1, "10.0.0.1");
     assert!(
-        node.engine.addresses().is_empty(),
+        node.engine.view().addresses().is_empty(),
         "no device has this peer"
     );
     node.pod(1);
     assert_eq!(node.device_effects(), ["attach veth1#1", "attach veth1#1"]);
-    assert_eq!(node.engine.device(1).unwrap().peer, Some(peer(1)));
+    assert_eq!(node.engine.view().device(1).unwrap().peer, Some(peer(1)));
     node.address(1, "10.0.0.1");
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn removed_device_withdraws_all_its_claims() {
         ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]
     );
     node.remove_link(2);
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn recreated_device_is_a_new_generation() {
     node.pod(1);
     node.frame(2, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.device(1).unwrap().generation, 3);
+    assert_eq!(node.engine.view().device(1).unwrap().generation, 3);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn silently_replaced_device_inherits_nothing() {
     assert_eq!(node.device_effects(), ["resync", "attach veth9#3"]);
     node.address(2, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn peer_moved_to_another_namespace_is_another_pod() {
 fn renamed_pod_device_keeps_its_claims_and_conflicts() {
     let mut node = Node::with_duplicate();
     node.frame(1, "10.0.0.1");
-    let id = node.engine.conflicts(node.now)[0].id;
+    let id = node.engine.view().conflicts(node.now)[0].id;
     node.conflict_events();
     node.link(renamed(pod(1), "veth9"));
     let updated = node.reported_conflicts();
@@ -283,7 +283,7 @@ fn frame_older_than_its_device_is_ignored() {
     node.pod(1);
     node.observe_at(before, Observation::Frame(frame(1, "10.0.0.1")));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.drop_counters().unknown_device, 1);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 1);
     node.frame(1, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
@@ -299,7 +299,7 @@ fn frames_of_unknown_devices_are_only_counted() {
         node.frame(ifindex, "10.0.0.1");
     }
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.drop_counters().unknown_device, 2);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 2);
 }
 
 #[test]
@@ -367,8 +367,8 @@ fn peer_missing_from_a_snapshot_withdraws_its_addresses() {
         links: vec![pod_without_peer(1)],
         ..Snapshot::default()
     });
-    assert!(node.engine.addresses().is_empty());
-    assert_eq!(node.engine.device(1).unwrap().peer, None);
+    assert!(node.engine.view().addresses().is_empty());
+    assert_eq!(node.engine.view().device(1).unwrap().peer, None);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn one_mac_on_two_ports_is_one_finding() {
     assert!(mac_events(&mut node).is_empty());
     node.wait_secs(5);
     assert_eq!(mac_events(&mut node), [DUPLICATE]);
-    let anomaly = &node.engine.anomalies()[0];
+    let anomaly = &node.engine.view().anomalies()[0];
     assert_eq!(
         anomaly.detail,
         "the pods on veth1 and veth2 have one MAC address, 02:00:00:00:00:01, on br9: whichever sent last receives the packets of both"
@@ -170,7 +170,7 @@ fn stolen_mac_names_its_pod_and_the_other_port() {
     assert!(mac_events(&mut node).is_empty());
     node.wait_secs(5);
     assert_eq!(mac_events(&mut node), [MOVED]);
-    let anomaly = &node.engine.anomalies()[0];
+    let anomaly = &node.engine.view().anomalies()[0];
     assert_eq!(
         anomaly.detail,
         "br9 learned the MAC address of the pod on veth1, 02:00:00:00:00:01, on veth2: the pod's packets go there"
@@ -299,14 +299,14 @@ fn finding_continues_after_a_restart() {
         }
         before.wait_secs(5);
         assert_eq!(mac_events(&mut before), [event]);
-        let open = before.engine.anomalies();
+        let open = before.engine.view().anomalies();
         let mut after = Node::new();
         after.now = before.now;
-        after.engine.restore_anomalies(open.clone());
+        after.engine.restore(Vec::new(), open.clone());
         after.resync(dump);
         after.wait_secs(60);
         assert!(mac_events(&mut after).is_empty(), "{event}");
-        assert_eq!(after.engine.anomalies()[0].id, open[0].id);
+        assert_eq!(after.engine.view().anomalies()[0].id, open[0].id);
     }
 }
 

@@ -156,9 +156,13 @@ impl Node {
     /// Time passes; `expire` runs whenever the engine has scheduled it.
     fn wait(&mut self, time: Duration) {
         let until = self.now + time;
-        while let Some(next) = self.engine.next_expiry().filter(|next| *next <= until) {
+        while let Some(next) = self.engine.next_deadline().filter(|next| *next <= until) {
             self.now = self.now.max(next);
-            self.engine.expire(self.now, &mut self.effects);
+            self.engine.step(
+                self.now,
+                TimedObservation::new(self.now, Observation::DeadlineReached),
+                &mut self.effects,
+            );
         }
         self.now = until;
         assert_counts(&self.engine, self.now);
@@ -192,7 +196,7 @@ impl Node {
 
     /// The open conflicts, as [`conflict_text`].
     fn open_conflicts(&self) -> Vec<String> {
-        let open = self.engine.conflicts(self.now);
+        let open = self.engine.view().conflicts(self.now);
         open.iter().map(conflict_text).collect()
     }
 
@@ -343,18 +347,18 @@ impl Node {
 
 /// What the engine keeps counted equals what it lists.
 fn assert_counts(engine: &Engine, now: Timestamp) {
-    let addresses = engine.addresses().into_iter();
-    let claims = addresses.map(|a| engine.claims_of(a, now).len());
-    assert_eq!(engine.claim_count(), claims.sum::<usize>(), "claims");
-    let conflicts = engine.conflicts(now);
+    let addresses = engine.view().addresses().into_iter();
+    let claims = addresses.map(|a| engine.view().claims_of(a, now).len());
+    assert_eq!(engine.view().claim_count(), claims.sum::<usize>(), "claims");
+    let conflicts = engine.view().conflicts(now);
     for kind in ConflictKind::ALL {
         let listed = conflicts.iter().filter(|c| c.kind == kind).count();
-        assert_eq!(engine.open_conflicts(kind), listed, "{kind:?}");
+        assert_eq!(engine.view().open_conflicts(kind), listed, "{kind:?}");
     }
-    let anomalies = engine.anomalies();
+    let anomalies = engine.view().anomalies();
     for kind in AnomalyKind::ALL {
         let listed = anomalies.iter().filter(|a| a.kind == kind).count();
-        assert_eq!(engine.open_anomalies(kind), listed, "{kind:?}");
+        assert_eq!(engine.view().open_anomalies(kind), listed, "{kind:?}");
     }
 }
 

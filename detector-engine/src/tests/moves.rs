@@ -32,6 +32,7 @@ impl MovesFixture {
         node.address(1, "10.9.0.1");
         let claim = node
             .engine
+            .view()
             .claims_of(ip("10.9.0.1"), node.now)
             .swap_remove(0);
         Self {

@@ -76,7 +76,10 @@ fn address_on_both_interfaces() -> Node {
 fn address_on_two_interfaces_of_one_pod_raises_nothing() {
     let mut node = address_on_both_interfaces();
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.claims_of(ip("10.0.0.1"), node.now).len(), 2);
+    assert_eq!(
+        node.engine.view().claims_of(ip("10.0.0.1"), node.now).len(),
+        2
+    );
     node.address(3, "10.0.0.1");
     assert_eq!(
         node.conflict_events(),
@@ -225,11 +228,11 @@ fn claims_on_two_interfaces_of_one_pod_are_no_moves() {
 #[test]
 fn restored_conflict_of_one_pod_with_itself_is_resolved() {
     let mut before = Node::with_duplicate();
-    let mut records = before.engine.open_records(before.now);
+    let mut records = before.engine.view().open_records(before.now);
     before.effects.clear();
     records[0].conflict.claimants[1].peer = Some(second_peer());
     let mut node = Node::new();
-    node.engine.restore(records);
+    node.engine.restore(records, Vec::new());
     node.resync(Snapshot {
         links: vec![pod(1), second_interface(2)],
         pods: vec![

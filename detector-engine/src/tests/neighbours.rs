@@ -130,7 +130,7 @@ fn stale_entry_of_a_pod_with_the_address_is_evidence() {
     let mut node = Node::with_pods(1);
     node.read_pod_addresses(1, &["10.0.0.1"]);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence_text(&claims[0].claimant),
         ["address", "neighbour STALE"]
@@ -202,7 +202,7 @@ fn reassigned_address_makes_its_entry_evidence_again() {
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     node.address_gone(1, "10.0.0.1");
     node.address(1, "10.0.0.1");
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence_text(&claims[0].claimant),
         ["address", "neighbour REACHABLE"]

@@ -69,7 +69,7 @@ fn unreadable_namespace_expires_nothing() {
     node.frame(1, "10.0.0.1");
     node.observe(tagged(1, "10.0.0.1"));
     node.wait_secs(5000);
-    assert_eq!(node.engine.claim_count(), 1, "tagged claims expire");
+    assert_eq!(node.engine.view().claim_count(), 1, "tagged claims expire");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn claims_of_a_tap_end_with_it() {
     node.conflict_events();
     node.wait_secs(5000);
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.claim_count(), 3);
+    assert_eq!(node.engine.view().claim_count(), 3);
     node.remove_link(1);
     assert_eq!(
         node.conflict_events(),
@@ -169,7 +169,7 @@ fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
     node.conflict_events();
     with_the_machines_mac(&mut node, 2, "10.0.0.1");
     assert!(node.conflict_events().is_empty(), "the older one is over");
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(claims.len(), 1);
     assert_eq!(claims[0].claimant.device, "veth2");
 }

@@ -28,7 +28,7 @@ fn mac_of_a_notification_is_in_the_raising_event() {
 
 /// The hardware addresses of the claimants of the only conflict.
 fn shown_macs(node: &Node) -> Vec<Option<Mac>> {
-    let conflicts = node.engine.conflicts(node.now);
+    let conflicts = node.engine.view().conflicts(node.now);
     conflicts[0].claimants.iter().map(|c| c.mac).collect()
 }
 

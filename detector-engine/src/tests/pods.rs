@@ -4,13 +4,18 @@ use super::*;
 
 /// The device of an index as the event loop names it.
 fn device(node: &Node, ifindex: IfIndex) -> (IfIndex, u64) {
-    (ifindex, node.engine.device(ifindex).unwrap().generation)
+    (
+        ifindex,
+        node.engine.view().device(ifindex).unwrap().generation,
+    )
 }
 
 impl Node {
     fn pods_known(&mut self, devices: &[(IfIndex, u64)]) {
-        self.tick();
-        self.engine.pods_known(self.now, devices, &mut self.effects);
+        self.observe(Observation::PodsKnown(PodsKnown {
+            devices: devices.to_vec(),
+            ..PodsKnown::default()
+        }));
     }
 }
 
@@ -25,7 +30,7 @@ fn late_pod_updates_the_open_conflicts_of_its_device() {
     ] {
         node.address(ifindex, address);
     }
-    let raised = node.engine.conflicts_of(ip("10.0.0.1"), node.now);
+    let raised = node.engine.view().conflicts_of(ip("10.0.0.1"), node.now);
     let latency = raised[0].updated_at.since(raised[0].decided_at);
     node.effects.clear();
     let known = device(&node, 2);
@@ -41,9 +46,9 @@ fn late_pod_updates_the_open_conflicts_of_its_device() {
         "the detection latency stays"
     );
     // What is listed and persisted is what was reported.
-    let open = node.engine.conflicts_of(conflict.address, node.now);
+    let open = node.engine.view().conflicts_of(conflict.address, node.now);
     assert_eq!(open.as_slice(), std::slice::from_ref(conflict));
-    assert!(node.engine.open_record(conflict).is_some());
+    assert!(node.engine.view().open_record(conflict).is_some());
 }
 
 #[test]

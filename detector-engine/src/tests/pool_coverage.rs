@@ -67,7 +67,7 @@ fn drift_names_the_pool_that_once_held_the_address() {
         node.address(1, "10.0.0.2");
         node.now.0 += 2 * MS;
         node.frame(1, "10.0.0.2");
-        let open = node.engine.anomalies();
+        let open = node.engine.view().anomalies();
         assert_eq!(open.len(), 1, "pool {expected}");
         assert_eq!(
             open[0].source.as_ref().unwrap().place,

@@ -228,7 +228,7 @@ fn ipv6_address_is_assigned_once_whatever_its_other_end() {
         peer(1),
         info("2001:db8::3").id(),
     ));
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 /// More assignments of one address than are remembered; the address is claimed until a snapshot

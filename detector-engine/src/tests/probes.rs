@@ -158,7 +158,8 @@ fn probe_for_a_permanent_bridge_entry_is_a_conflict() {
 fn probe_of_a_holder_is_evidence_for_a_minute() {
     let mut node = Node::with_duplicate();
     node.probe(1, "10.0.0.1");
-    let shown = |node: &Node| evidence_text(&node.engine.conflicts(node.now)[0].claimants[0]);
+    let shown =
+        |node: &Node| evidence_text(&node.engine.view().conflicts(node.now)[0].claimants[0]);
     assert_eq!(shown(&node), ["address", "arp probe"]);
     node.wait_secs(61);
     assert_eq!(shown(&node), ["address"]);
@@ -169,7 +170,7 @@ fn probe_for_the_pods_own_address_is_not_evidence() {
     let mut node = Node::with_pods(1);
     node.address(1, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(evidence_text(&claims[0].claimant), ["address"]);
 }
 
@@ -180,7 +181,7 @@ fn probe_does_not_revive_an_expired_claim() {
     node.frame(1, "10.0.0.1");
     node.now = node.now + Duration::from_secs(601);
     node.probe(1, "10.0.0.1");
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(evidence_text(&open[0].claimants[1]), ["arp probe"]);
     node.conflict_events();
     node.wait_secs(60);

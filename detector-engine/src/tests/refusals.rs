@@ -52,21 +52,21 @@ fn refused_addresses_are_read_once_there_is_room() {
     for n in 0..BOUND {
         node.address_gone(1, &nth(n));
     }
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
     node.wait_secs(1);
     assert_eq!(node.device_effects(), ["read veth1#1"]);
     read(&mut node, 10..20);
-    assert_eq!(node.engine.addresses().len(), 10);
+    assert_eq!(node.engine.view().addresses().len(), 10);
     node.wait_secs(2_000);
     assert!(node.device_effects().is_empty());
-    assert_eq!(node.engine.next_expiry(), None);
+    assert_eq!(node.engine.next_deadline(), None);
 }
 
 #[test]
 fn snapshot_beyond_the_bound_is_read_again_once_there_is_room() {
     let mut node = bounded(1);
     read(&mut node, 0..20);
-    assert_eq!(node.engine.addresses().len(), 10);
+    assert_eq!(node.engine.view().addresses().len(), 10);
     node.address_gone(1, &nth(0));
     node.wait_secs(1);
     assert_eq!(
@@ -74,7 +74,7 @@ fn snapshot_beyond_the_bound_is_read_again_once_there_is_room() {
         ["bound of veth1: addresses of a pod device", "read veth1#1"]
     );
     read(&mut node, 1..20);
-    assert_eq!(node.engine.addresses().len(), 10);
+    assert_eq!(node.engine.view().addresses().len(), 10);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn address_whose_assignments_are_unknown_is_read_again() {
     let mut snapshot = snapshot(&[(1, &[])]);
     snapshot.links.push(uplink(9));
     node.resync(snapshot);
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 /// A list that ends at a bound does not say what is absent.
@@ -341,5 +341,5 @@ fn truncated_lists_remove_nothing() {
     });
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.open_conflicts(), before);
-    assert!(node.engine.addresses().contains(&ip("10.0.0.9")));
+    assert!(node.engine.view().addresses().contains(&ip("10.0.0.9")));
 }

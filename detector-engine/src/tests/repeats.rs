@@ -30,9 +30,12 @@ fn repeated() -> (Node, ConflictId) {
 }
 
 fn is_quiet(node: &Node) -> bool {
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open.len(), 1);
-    assert_eq!(node.engine.open_conflicts(ConflictKind::Duplicate), 1);
+    assert_eq!(
+        node.engine.view().open_conflicts(ConflictKind::Duplicate),
+        1
+    );
     open[0].quiet_since.is_some()
 }
 
@@ -53,7 +56,7 @@ fn address_added_and_removed_in_a_loop_is_one_conflict() {
     assert_eq!(events(&mut node), []);
     node.wait_secs(1);
     assert_eq!(events(&mut node), [("resolved", id, 1001)]);
-    assert!(node.engine.conflicts(node.now).is_empty());
+    assert!(node.engine.view().conflicts(node.now).is_empty());
     // Its end is forgotten after a minute.
     node.wait_secs(50);
     node.address(2, SHARED);
@@ -109,10 +112,11 @@ fn conflict_whose_device_is_gone_does_not_wait() {
 fn quiet_conflict_is_resolved_after_a_restart() {
     let (mut node, id) = repeated();
     node.address_gone(2, SHARED);
-    let records = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let records = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     let mut next = Node::new();
     next.now = node.now + Duration::from_secs(1);
-    next.engine.restore(serde_json::from_str(&records).unwrap());
+    next.engine
+        .restore(serde_json::from_str(&records).unwrap(), Vec::new());
     next.resync(snapshot(&[(1, &[SHARED]), (2, &["10.0.0.2"])]));
     assert!(is_quiet(&next));
     next.wait_secs(10);

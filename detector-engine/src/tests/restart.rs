@@ -4,14 +4,14 @@ use super::*;
 
 /// The next agent on the same node, five seconds later, with this one's records.
 pub(super) fn restart(node: &Node) -> Node {
-    let records = node.engine.open_records(node.now);
+    let records = node.engine.view().open_records(node.now);
     let mut next = Node::with_settings(Settings {
         allow: vip_range(),
         id_seed: 77,
         ..Settings::default()
     });
     next.now = node.now + Duration::from_secs(5);
-    next.engine.restore(records);
+    next.engine.restore(records, Vec::new());
     next
 }
 
@@ -23,13 +23,13 @@ fn unchanged_conflict_continues_silently() {
     node.address(2, "10.0.0.1");
     let raised = node.reported_conflicts().remove(0);
     let mut node = restart(&node);
-    assert!(node.engine.is_restoring());
+    assert!(node.engine.view().is_restoring());
     let mut dump = snapshot(&[(2, &["10.0.0.1"]), (7, &[]), (1, &["10.0.0.1"])]);
     dump.routes = vec![route("10.0.0.1", 2)];
     node.resync(dump);
     assert!(node.conflict_events().is_empty());
-    assert!(!node.engine.is_restoring());
-    let open = node.engine.conflicts(node.now);
+    assert!(!node.engine.view().is_restoring());
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open[0].id, raised.id);
     assert_eq!(open[0].raised_at, raised.raised_at);
     node.remove_link(1);
@@ -105,10 +105,10 @@ fn live_updates_do_not_raise_a_restored_conflict_again() {
     // An unknown snapshot changes nothing.
     node.finish_node_snapshot(SnapshotToken(99), Snapshot::default());
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.open_records(node.now).len(), 2);
+    assert_eq!(node.engine.view().open_records(node.now).len(), 2);
     node.finish_node_snapshot(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.conflicts(node.now)[0].id, id);
+    assert_eq!(node.engine.view().conflicts(node.now)[0].id, id);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn frame_only_conflict_continues_and_expires_on_time() {
     let mut node = restart(&node);
     node.resync(snapshot(&[(1, &["10.7.0.1"]), (2, &["10.7.0.2"])]));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.conflicts(node.now)[0].id, id);
+    assert_eq!(node.engine.view().conflicts(node.now)[0].id, id);
     node.wait_secs(90);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(10);
@@ -155,7 +155,12 @@ fn claims_expired_during_downtime_resolve() {
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate observed: left veth1(expired) left veth2(expired)"]
     );
-    assert!(node.engine.claims_of(ip("10.0.0.1"), node.now).is_empty());
+    assert!(
+        node.engine
+            .view()
+            .claims_of(ip("10.0.0.1"), node.now)
+            .is_empty()
+    );
 }
 
 #[test]
@@ -265,7 +270,7 @@ fn link_local_conflicts_continue_in_their_domain() {
             "raised fe80::1 duplicate certain: veth3 veth4",
         ]
     );
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open[0].id, ids[0]);
     assert_eq!(
         conflict_text(&open[0]),
@@ -324,7 +329,7 @@ fn flapping_address_continues_and_resolves() {
     let mut node = restart(&node);
     node.resync(snapshot(&[(1, &[]), (2, &[])]));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.conflicts(node.now)[0].id, id);
+    assert_eq!(node.engine.view().conflicts(node.now)[0].id, id);
     // The holder claims it again, which is not a move.
     node.frame(2, "10.9.0.1");
     node.wait_secs(181);
@@ -354,19 +359,22 @@ fn record_survives_serialization() {
     node.frame(1, "2001:db8::1");
     node.frame(2, "2001:db8::1");
     node.host(9, "2001:db8::1");
-    let records = node.engine.open_records(node.now);
+    let records = node.engine.view().open_records(node.now);
     let text = serde_json::to_string(&records).unwrap();
     let parsed: Vec<OpenConflict> = serde_json::from_str(&text).unwrap();
     assert_eq!(parsed, records);
     let id = records[0].conflict.id;
     assert!(text.contains(&format!("\"{id}\"")), "{text}");
     assert_eq!(
-        node.engine.open_record(&records[0].conflict).as_ref(),
+        node.engine
+            .view()
+            .open_record(&records[0].conflict)
+            .as_ref(),
         Some(&records[0])
     );
     node.remove_link(9);
     node.remove_link(1);
-    assert_eq!(node.engine.open_record(&records[0].conflict), None);
+    assert_eq!(node.engine.view().open_record(&records[0].conflict), None);
 }
 
 #[test]
@@ -377,7 +385,7 @@ fn device_replaced_meanwhile_is_another_claimant() {
     let mut dump = snapshot(&[(1, addresses), (2, addresses)]);
     dump.links[0].name = "veth7".to_owned();
     node.resync(dump);
-    assert_eq!(node.engine.drop_counters(), DropCounters::default());
+    assert_eq!(node.engine.view().drop_counters(), DropCounters::default());
     assert_eq!(
         node.conflict_events(),
         ["updated 10.0.0.1 duplicate certain: veth2 veth7 left veth1(device_removed)"]
@@ -387,7 +395,7 @@ fn device_replaced_meanwhile_is_another_claimant() {
 #[test]
 fn first_of_two_records_of_one_conflict_is_restored() {
     let node = Node::with_observed_duplicate();
-    let mut records = node.engine.open_records(node.now);
+    let mut records = node.engine.view().open_records(node.now);
     records.push(records[0].clone());
     let id = records[0].conflict.id;
     records[1].conflict.id = ConflictId(id.0 + 1);
@@ -395,16 +403,16 @@ fn first_of_two_records_of_one_conflict_is_restored() {
     records.push(records[1].clone());
     records[2].conflict.vlan.outer = Some(5);
     let mut node = restart(&node);
-    node.engine.restore(records);
+    node.engine.restore(records, Vec::new());
     node.resync(snapshot(&[(1, &[]), (2, &[])]));
-    assert_eq!(node.engine.drop_counters(), DropCounters::default());
+    assert_eq!(node.engine.view().drop_counters(), DropCounters::default());
     let conflicts = node.reported_conflicts();
     assert_eq!(conflicts.len(), 1);
     assert_eq!(
         (conflicts[0].vlan.outer, conflicts[0].resolved_at.is_some()),
         (Some(5), true)
     );
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open.len(), 1);
     assert_eq!(open[0].id, id);
 }

@@ -14,10 +14,11 @@ fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {
 
 impl Node {
     fn know(&mut self, ifindex: IfIndex, pod: KnownPod) {
-        self.tick();
-        let generation = self.engine.device(ifindex).unwrap().generation;
-        self.engine
-            .pod_records_known(self.now, [(ifindex, generation, pod)], &mut self.effects);
+        let generation = self.engine.view().device(ifindex).unwrap().generation;
+        self.observe(Observation::PodsKnown(PodsKnown {
+            records: vec![(ifindex, generation, pod)],
+            ..PodsKnown::default()
+        }));
     }
 
     /// Reads the pool, in which these addresses are allocated to these sandboxes.
@@ -32,14 +33,14 @@ impl Node {
 
     /// Of each present claimant of the only conflict: whether it is rightful, and whether the allocation is its pod's.
     fn records(&self) -> Vec<(Option<bool>, Option<bool>)> {
-        let conflicts = self.engine.conflicts(self.now);
+        let conflicts = self.engine.view().conflicts(self.now);
         assert_eq!(conflicts.len(), 1);
         let claimants = conflicts[0].present();
         claimants.map(|c| (c.rightful, c.allocated)).collect()
     }
 
     fn drift(&self) -> Anomaly {
-        let mut open = self.engine.anomalies();
+        let mut open = self.engine.view().anomalies();
         assert_eq!(open.len(), 1, "{open:?}");
         open.remove(0)
     }
@@ -161,9 +162,9 @@ fn allocation_without_an_owner_yet_does_not_end_drift() {
     // A file that stays without an owner is an allocation nevertheless.
     pool.read_at = node.now;
     node.update_pool(pool);
-    assert_eq!(node.engine.anomalies().len(), 1);
+    assert_eq!(node.engine.view().anomalies().len(), 1);
     node.wait_secs(3);
-    assert_eq!(node.engine.anomalies(), []);
+    assert_eq!(node.engine.view().anomalies(), []);
 }
 
 #[test]

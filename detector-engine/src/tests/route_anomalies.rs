@@ -26,7 +26,7 @@ fn removed_host_route_is_raised_after_the_grace_period() {
     assert!(node.anomaly_events().is_empty());
     node.wait(Duration::from_millis(1));
     assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
-    assert!(node.engine.anomalies()[0].detail.contains("is gone"));
+    assert!(node.engine.view().anomalies()[0].detail.contains("is gone"));
 }
 
 /// The kernel reports nothing of the route to the pod, which no longer exists.
@@ -37,7 +37,7 @@ fn host_route_replaced_by_a_discarding_one_is_raised() {
     node.route("10.0.0.2", Route::NOWHERE);
     node.wait_secs(6);
     assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
-    let detail = &node.engine.anomalies()[0].detail;
+    let detail = &node.engine.view().anomalies()[0].detail;
     assert!(detail.contains("discards or rejects"), "{detail}");
     node.route("10.0.0.2", 1);
     assert_eq!(
@@ -63,7 +63,7 @@ fn anomaly_resolves_when_the_address_is_removed() {
     node.route("10.0.0.2", 2);
     node.wait_secs(6);
     assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
-    let detail = &node.engine.anomalies()[0].detail;
+    let detail = &node.engine.view().anomalies()[0].detail;
     assert!(detail.contains("leads to veth2"), "{detail}");
     node.address_gone(1, "10.0.0.2");
     assert_eq!(

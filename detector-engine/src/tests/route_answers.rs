@@ -281,9 +281,9 @@ fn snapshot_of_the_node_makes_every_route_looked_up() {
 fn restored_conflict_is_looked_up() {
     let mut earlier = Node::with_duplicate();
     earlier.look_up(RouteTarget::Device(2));
-    let records = earlier.engine.open_records(earlier.now);
+    let records = earlier.engine.view().open_records(earlier.now);
     let mut node = Node::new();
-    node.engine.restore(records);
+    node.engine.restore(records, Vec::new());
     node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     node.conflict_events();
     assert_eq!(node.lookups(), ["10.0.0.1"]);

@@ -17,7 +17,7 @@ fn advertisement_of_a_pod_is_one_finding_of_its_device() {
         node.observe(advertisement(1, source));
     }
     assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
-    let open = node.engine.anomalies();
+    let open = node.engine.view().anomalies();
     assert_eq!(open[0].holder.as_ref().unwrap().ifindex, 1);
     node.observe(advertisement(2, "fe80::1"));
     assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
@@ -38,7 +38,7 @@ fn router_that_is_silent_for_half_an_hour_is_over() {
         node.anomaly_events(),
         ["resolved rogue_router fe80::1 quiet"]
     );
-    assert!(node.engine.next_expiry().is_none());
+    assert!(node.engine.next_deadline().is_none());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn advertisement_before_the_first_snapshot_or_the_device_raises_nothing() {
     let mut node = synced_node();
     node.observe(advertisement(99, "fe80::1"));
     assert!(node.anomaly_events().is_empty());
-    assert_eq!(node.engine.drop_counters().unknown_device, 1);
+    assert_eq!(node.engine.view().drop_counters().unknown_device, 1);
 }
 
 /// Its next advertisement may come minutes later.
@@ -70,7 +70,8 @@ fn router_stays_open_over_a_restart_without_an_advertisement() {
     let mut before = synced_node();
     before.observe(advertisement(1, "fe80::1"));
     let mut node = Node::new();
-    node.engine.restore_anomalies(before.engine.anomalies());
+    node.engine
+        .restore(Vec::new(), before.engine.view().anomalies());
     node.pod(1);
     node.pod(2);
     node.take_first_snapshot();
@@ -78,8 +79,8 @@ fn router_stays_open_over_a_restart_without_an_advertisement() {
     node.observe(advertisement(1, "fe80::3"));
     assert!(node.anomaly_events().is_empty());
     assert_eq!(
-        node.engine.anomalies()[0].id,
-        before.engine.anomalies()[0].id
+        node.engine.view().anomalies()[0].id,
+        before.engine.view().anomalies()[0].id
     );
     node.wait_secs(1800);
     assert_eq!(

@@ -179,6 +179,6 @@ fn address_in_dad_counts_and_shows_its_state() {
     info.dad_failed = true;
     node.observe(Observation::PodAddress(peer(2), info));
     assert!(node.conflict_events().is_empty());
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(evidence_text(&open[0].claimants[1]), ["address DADFAILED"]);
 }

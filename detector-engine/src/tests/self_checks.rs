@@ -172,8 +172,8 @@ fn other_snapshots_report_no_differences() {
 #[test]
 fn devices_are_checked_in_turn() {
     let node = Node::with_pods(5);
-    assert_eq!(node.engine.next_devices(0, 2), [1, 2]);
-    assert_eq!(node.engine.next_devices(2, 2), [3, 4]);
-    assert_eq!(node.engine.next_devices(4, 3), [5, 1, 2]);
-    assert_eq!(node.engine.next_devices(9, 9), [1, 2, 3, 4, 5]);
+    assert_eq!(node.engine.view().next_devices(0, 2), [1, 2]);
+    assert_eq!(node.engine.view().next_devices(2, 2), [3, 4]);
+    assert_eq!(node.engine.view().next_devices(4, 3), [5, 1, 2]);
+    assert_eq!(node.engine.view().next_devices(9, 9), [1, 2, 3, 4, 5]);
 }

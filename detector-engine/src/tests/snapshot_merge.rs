@@ -21,10 +21,10 @@ fn device_snapshot_applies_only_to_that_known_device() {
     ];
     node.finish_device_snapshot(token, 1, dump);
     assert!(node.device_effects().is_empty());
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.2")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.2")]);
     let token = node.begin_snapshot();
     node.finish_device_snapshot(token, 3, snapshot_of_links(vec![pod(3)]));
-    assert_eq!(node.engine.devices().len(), 2);
+    assert_eq!(node.engine.view().devices().len(), 2);
 }
 
 #[test]
@@ -33,11 +33,11 @@ fn peer_missing_from_snapshot_is_dropped_unless_updated() {
     let mut node = Node::with_pods(1);
     let token = node.begin_snapshot();
     node.finish_device_snapshot(token, 1, snapshot_of_links(vec![alone.clone()]));
-    assert_eq!(node.engine.device(1).unwrap().peer, None);
+    assert_eq!(node.engine.view().device(1).unwrap().peer, None);
     let token = node.begin_snapshot();
     node.pod(1);
     node.finish_device_snapshot(token, 1, snapshot_of_links(vec![alone]));
-    assert_eq!(node.engine.device(1).unwrap().peer, Some(peer(1)));
+    assert_eq!(node.engine.view().device(1).unwrap().peer, Some(peer(1)));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn peer_moves_to_the_device_the_snapshot_names() {
     let mut dump = snapshot_of_links(vec![pod_with_peer(2, peer(1)), pod_without_peer(1)]);
     dump.pods = vec![pod_addresses(1, &["10.0.0.1"])];
     node.resync(dump);
-    let claims = node.engine.claims_of(ip("10.0.0.1"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(claims[0].claimant.device, "veth2");
 }
 
@@ -59,11 +59,11 @@ fn confirmed_claims_keep_their_age_and_mac() {
     dump.pods = vec![pod_addresses(1, &["10.0.0.1"])];
     dump.host = vec![(9, assigned("10.0.0.1"))];
     node.resync(dump.clone());
-    let before = node.engine.conflicts(node.now);
+    let before = node.engine.view().conflicts(node.now);
     node.wait_secs(5);
     dump.pods[0].mac = None;
     node.resync(dump);
-    let after = node.engine.conflicts(node.now);
+    let after = node.engine.view().conflicts(node.now);
     for n in 0..2 {
         assert_eq!(
             before[0].claimants[n].since, after[0].claimants[n].since,
@@ -130,7 +130,7 @@ fn live_updates_take_precedence_over_the_snapshot() {
     let mut dump = snapshot_of_links(vec![pod(1), uplink(9)]);
     dump.neighbours = vec![neighbour(1, "10.0.0.3", mac(1), NudState::Permanent)];
     node.finish_node_snapshot(token, dump);
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.2")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.2")]);
 }
 
 #[test]

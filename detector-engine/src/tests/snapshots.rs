@@ -36,7 +36,7 @@ fn first_snapshot_alone_finds_conflicts() {
     );
     node.resync(Snapshot::default());
     assert_eq!(node.conflict_events().len(), 3);
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
 }
 
 #[test]
@@ -109,15 +109,15 @@ fn live_update_during_the_snapshot_takes_precedence() {
     node.remove_link(3);
     node.finish_node_snapshot(token, before);
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.devices().len(), 4);
-    assert_eq!(node.engine.device(3), None);
+    assert_eq!(node.engine.view().devices().len(), 4);
+    assert_eq!(node.engine.view().device(3), None);
     assert_eq!(
-        node.engine.claims_of(ip("10.0.0.5"), node.now).len(),
+        node.engine.view().claims_of(ip("10.0.0.5"), node.now).len(),
         1,
         "devices that appear during the snapshot stay"
     );
     for (address, ifindex) in [("10.0.0.1", 2), ("10.0.0.2", 2), ("10.0.0.3", 4)] {
-        let claims = node.engine.claims_of(ip(address), node.now);
+        let claims = node.engine.view().claims_of(ip(address), node.now);
         assert_eq!(claims.len(), 1, "{address}");
         assert_eq!(claims[0].claimant.ifindex, ifindex, "{address}");
     }
@@ -155,7 +155,7 @@ fn live_update_before_the_snapshot_does_not() {
     assert!(node.conflict_events().is_empty());
     node.finish_node_snapshot(token, snapshot(&[]));
     assert_eq!(
-        node.engine.devices().len(),
+        node.engine.view().devices().len(),
         2,
         "a snapshot older than a merged one is discarded"
     );
@@ -215,7 +215,7 @@ fn nsid_reused_during_the_snapshot_brings_no_addresses() {
     node.link(pod_with_peer(3, peer(1)));
     node.finish_node_snapshot(token, old);
     assert!(node.conflict_events().is_empty());
-    assert_eq!(node.engine.devices().len(), 2);
+    assert_eq!(node.engine.view().devices().len(), 2);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn link_first_seen_during_the_snapshot_is_merged_fully() {
         node.conflict_events(),
         ["raised 10.0.0.1 host certain: node/br9 veth1 -> br9"]
     );
-    let claims = node.engine.claims_of(ip("10.0.0.2"), node.now);
+    let claims = node.engine.view().claims_of(ip("10.0.0.2"), node.now);
     assert_eq!(claims[0].claimant.device, "veth1");
 }
 
@@ -288,7 +288,7 @@ fn device_snapshot_touches_only_that_device() {
     node.finish_device_snapshot(token, 1, stray);
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.open_conflicts().len(), 1);
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.1")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn device_snapshot_of_a_removed_device_is_ignored() {
     let token = node.begin_snapshot();
     node.remove_link(1);
     node.finish_device_snapshot(token, 1, snapshot(&[(1, &["10.0.0.1"])]));
-    assert!(node.engine.addresses().is_empty());
+    assert!(node.engine.view().addresses().is_empty());
     assert!(node.conflict_events().is_empty());
 }
 
@@ -332,10 +332,10 @@ fn failed_snapshot_changes_nothing() {
     let token = node.begin_snapshot();
     node.observe(Observation::SnapshotFailed(token));
     assert!(node.device_effects().contains(&"attach veth1#1".to_owned()));
-    assert_eq!(node.engine.addresses().len(), 1);
+    assert_eq!(node.engine.view().addresses().len(), 1);
     node.finish_node_snapshot(token, Snapshot::default());
     assert_eq!(node.device_effects(), ["resync"]);
-    assert_eq!(node.engine.addresses().len(), 1);
+    assert_eq!(node.engine.view().addresses().len(), 1);
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn snapshot_during_an_update_storm_is_repeated() {
     assert_eq!(node.device_effects(), ["resync"]);
     node.finish_node_snapshot(second, snapshot(&[]));
     assert_eq!(node.device_effects(), ["resync"]);
-    assert_eq!(node.engine.devices().len(), 1);
+    assert_eq!(node.engine.view().devices().len(), 1);
     node.finish_node_snapshot(third, snapshot(&[]));
     assert_eq!(node.device_effects(), ["detach veth1#1"]);
 }

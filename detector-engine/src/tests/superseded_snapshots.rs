@@ -61,7 +61,12 @@ fn fdb_entry_removed_during_the_snapshot_stays_removed() {
     node.conflict_events();
     node.finish_node_snapshot(token, old);
     node.neighbour(9, "10.0.0.2", mac(7), NudState::Reachable);
-    assert!(node.engine.claims_of(ip("10.0.0.2"), node.now).is_empty());
+    assert!(
+        node.engine
+            .view()
+            .claims_of(ip("10.0.0.2"), node.now)
+            .is_empty()
+    );
 }
 
 #[test]
@@ -74,7 +79,7 @@ fn device_snapshot_replaces_the_devices_neighbours() {
         ..Snapshot::default()
     };
     node.finish_device_snapshot(token, 1, dump);
-    assert_eq!(node.engine.addresses(), [ip("10.0.0.2")]);
+    assert_eq!(node.engine.view().addresses(), [ip("10.0.0.2")]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn events(node: &mut Node) -> Vec<String> {
 }
 
 fn open_sweep(node: &Node) -> Anomaly {
-    let mut anomalies = node.engine.anomalies();
+    let mut anomalies = node.engine.view().anomalies();
     let sweep = anomalies.pop().expect("a sweep is open");
     assert_eq!(sweep.kind, AnomalyKind::AddressSweep);
     assert!(anomalies.is_empty(), "one offender, one finding");
@@ -89,7 +89,7 @@ fn the_fourth_contested_address_starts_a_sweep() {
     assert_eq!(events(&mut node), expected);
     sweep(&mut node, 9, [5]);
     assert_eq!(events(&mut node), ["raised 10.7.0.5*"]);
-    let conflicts = node.engine.conflicts(node.now);
+    let conflicts = node.engine.view().conflicts(node.now);
     assert_eq!(conflicts.len(), 5, "the victims stay visible");
     let sweep = open_sweep(&node);
     assert!(conflicts.iter().all(|c| c.sweep == Some(sweep.id)));
@@ -126,7 +126,7 @@ fn a_sweep_ends_with_its_device() {
     let mut resolved: Vec<_> = (1..=5).map(|n| format!("resolved {}*", own(n))).collect();
     resolved.push("resolved veth9 contests 5: device_gone".to_owned());
     assert_eq!(events(&mut node), resolved);
-    assert!(node.engine.anomalies().is_empty());
+    assert!(node.engine.view().anomalies().is_empty());
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn another_claimant_is_not_hidden_by_a_sweep() {
     let mut node = pods(9, Settings::default());
     node.frame(8, &own(1));
     sweep(&mut node, 9, 1..=5);
-    let conflicts = node.engine.conflicts(node.now);
+    let conflicts = node.engine.view().conflicts(node.now);
     let parts = conflicts.iter().filter(|c| c.sweep.is_some());
     assert_eq!((conflicts.len(), parts.count()), (5, 4));
 }
@@ -213,9 +213,9 @@ fn another_claimant_is_not_hidden_by_a_sweep() {
 fn two_sweeps_of_the_same_addresses_hide_them() {
     let mut node = swept(5);
     sweep(&mut node, 8, 1..=5);
-    let conflicts = node.engine.conflicts(node.now);
+    let conflicts = node.engine.view().conflicts(node.now);
     assert!(conflicts.iter().all(|c| c.sweep.is_some()));
-    let sweepers = node.engine.anomalies();
+    let sweepers = node.engine.view().anomalies();
     assert_eq!(sweepers.len(), 2);
 }
 
@@ -247,15 +247,15 @@ fn allowed_and_assigned_addresses_are_no_sweep() {
     };
     let mut node = pods(9, allowed);
     sweep(&mut node, 9, 1..=8);
-    assert!(node.engine.anomalies().is_empty());
+    assert!(node.engine.view().anomalies().is_empty());
 
     let mut node = pods(9, Settings::default());
     for victim in 1..=8 {
         node.address(9, &own(victim));
     }
-    let conflicts = node.engine.conflicts(node.now);
+    let conflicts = node.engine.view().conflicts(node.now);
     assert!(conflicts.len() == 8 && conflicts.iter().all(|c| c.sweep.is_none()));
-    assert!(node.engine.anomalies().is_empty());
+    assert!(node.engine.view().anomalies().is_empty());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_sweep_is_found_by_the_first_snapshot_at_the_earliest() {
         node.read_pod_addresses(n, &[&own(n)]);
     }
     sweep(&mut node, 9, 1..=5);
-    assert!(node.engine.anomalies().is_empty());
+    assert!(node.engine.view().anomalies().is_empty());
     node.resync(pods_snapshot(9));
     assert_eq!(open_sweep(&node).contested.unwrap().count, 5);
 }
@@ -300,9 +300,14 @@ fn a_renamed_device_and_a_newly_known_pod_are_updates() {
     assert_eq!(events_of_sweep, [""; 0], "not within ten seconds");
     node.wait(UPDATE_EVERY);
     assert_eq!(events(&mut node), ["updated cali9 contests 4"]);
-    let generation = node.engine.device(9).unwrap().generation;
+    let generation = node.engine.view().device(9).unwrap().generation;
     let (now, effects) = (node.now, &mut node.effects);
-    node.engine.pods_known(now, &[(9, generation)], effects);
+    let known = PodsKnown {
+        devices: vec![(9, generation)],
+        ..PodsKnown::default()
+    };
+    let observation = TimedObservation::new(now, Observation::PodsKnown(known));
+    node.engine.step(now, observation, effects);
     node.effects.clear();
     node.wait(UPDATE_EVERY);
     assert_eq!(events(&mut node), ["updated cali9 contests 4"]);
@@ -315,8 +320,10 @@ fn restarted(node: &Node, snapshot: Snapshot) -> Node {
         ..Settings::default()
     });
     next.now = node.now;
-    next.engine.restore(node.engine.open_records(node.now));
-    next.engine.restore_anomalies(node.engine.anomalies());
+    next.engine
+        .restore(node.engine.view().open_records(node.now), Vec::new());
+    next.engine
+        .restore(Vec::new(), node.engine.view().anomalies());
     next.resync(snapshot);
     next
 }
@@ -367,7 +374,8 @@ fn conflicts_of_a_sweep_that_is_not_known_any_more_are_reported() {
     node.remove_link(2);
     let mut next = Node::new();
     next.now = node.now;
-    next.engine.restore(node.engine.open_records(node.now));
+    next.engine
+        .restore(node.engine.view().open_records(node.now), Vec::new());
     next.resync(Snapshot {
         links: (3..=9).map(pod).collect(),
         pods: (3..=9).map(|n| pod_addresses(n, &[&own(n)])).collect(),

@@ -56,7 +56,12 @@ fn address_that_stays_failed_after_a_conflict_is_unusable() {
         node.unusable(),
         ["raised address_unusable 2001:db8::1 on veth2"]
     );
-    assert_eq!(node.engine.open_anomalies(AnomalyKind::AddressUnusable), 1);
+    assert_eq!(
+        node.engine
+            .view()
+            .open_anomalies(AnomalyKind::AddressUnusable),
+        1
+    );
     node.wait_secs(600);
     assert_eq!(node.unusable(), [""; 0]);
     node.detected(2, false);

@@ -66,11 +66,12 @@ fn change_that_waits_is_reported_by_the_next_run() {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
     }
-    let records = serde_json::to_string(&node.engine.open_records(node.now)).unwrap();
+    let records = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();
     assert_eq!(sizes(&mut node), [("raised", 2, 0), ("updated", 3, 0)]);
     let mut next = Node::new();
     next.now = node.now;
-    next.engine.restore(serde_json::from_str(&records).unwrap());
+    next.engine
+        .restore(serde_json::from_str(&records).unwrap(), Vec::new());
     let addresses: &[&str] = &["10.0.0.1"];
     let pods: Vec<_> = (1..=4).map(|ifindex| (ifindex, addresses)).collect();
     next.resync(snapshot(&pods));
@@ -91,7 +92,7 @@ fn conflicts_list_two_claimants_once_all_list_many() {
             node.address(ifindex, &format!("10.0.0.{n}"));
         }
     }
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     let listed: Vec<_> = open.iter().map(|c| c.claimants.len()).collect();
     assert_eq!(listed.len(), 6);
     assert_eq!(listed[0], 6);
@@ -105,6 +106,6 @@ fn conflicts_list_two_claimants_once_all_list_many() {
         }
     }
     node.address_gone(6, "10.0.0.6");
-    let open = node.engine.conflicts(node.now);
+    let open = node.engine.view().conflicts(node.now);
     assert_eq!(open[0].present().count(), 5);
 }

@@ -1,6 +1,6 @@
 //! Datagrams of any content; see [`crate::fuzzing`].
 
-use detector_engine::{Engine, Settings, TimedObservation, Timestamp};
+use detector_engine::{Engine, Observation, Settings, TimedObservation, Timestamp};
 
 use super::{
     decode::{link, pod_interface, route},
@@ -32,5 +32,9 @@ pub fn datagram(bytes: &[u8]) {
             effects.clear();
         }
     }
-    engine.expire(Timestamp(u64::MAX), &mut effects);
+    engine.step(
+        Timestamp(u64::MAX),
+        TimedObservation::new(Timestamp(u64::MAX), Observation::DeadlineReached),
+        &mut effects,
+    );
 }

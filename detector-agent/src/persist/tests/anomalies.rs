@@ -74,7 +74,7 @@ fn lost_changes_of_anomalies_are_repaired_by_a_full_list() {
     let mut node = TestNode::new(Store::new(true, Box::new(open)));
     // More than are listed in one tick.
     let open: Vec<_> = (10..800).map(anomaly).collect();
-    node.engine.restore_anomalies(open.clone());
+    node.engine.restore(Vec::new(), open.clone());
     node.handle().0.anomaly_changed(anomaly(10));
     is_broken.store(false, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -88,7 +88,7 @@ impl TestNode {
 
     fn changed(&mut self, address: IpAddr) {
         let (handle, _) = self.running.as_mut().unwrap();
-        for conflict in self.engine.conflicts_of(address, clock::now()) {
+        for conflict in self.engine.view().conflicts_of(address, clock::now()) {
             handle.conflict_changed(&self.engine, &conflict);
         }
     }

@@ -34,7 +34,7 @@ use super::{
     retry::RetryPolicy,
 };
 use crate::{
-    clock::{self},
+    clock,
     log_budget::LogBudget,
     metrics::{Delivery, Metrics},
 };

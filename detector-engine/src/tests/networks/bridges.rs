@@ -167,9 +167,10 @@ fn conflict_on_an_isolated_bridge_continues_after_a_restart() {
         node.port(port, 9);
         node.address(port, "10.0.0.1");
     }
-    let id = node.engine.conflicts(node.now)[0].id;
+    let id = node.engine.view().conflicts(node.now)[0].id;
     let mut next = Node::new();
-    next.engine.restore(node.engine.open_records(node.now));
+    next.engine
+        .restore(node.engine.view().open_records(node.now), Vec::new());
     let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
     for link in &mut dump.links {
         link.master = Some(9);
@@ -177,6 +178,6 @@ fn conflict_on_an_isolated_bridge_continues_after_a_restart() {
     dump.links.push(bridge(9));
     next.resync(dump);
     assert!(next.conflict_events().is_empty());
-    assert_eq!(next.engine.conflicts(next.now)[0].id, id);
+    assert_eq!(next.engine.view().conflicts(next.now)[0].id, id);
     assert_eq!(next.conflict_networks(), ["bridge:br9"]);
 }

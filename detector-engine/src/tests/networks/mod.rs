@@ -65,7 +65,7 @@ impl Node {
 
     /// The networks and VLANs of the open conflicts.
     fn conflict_networks(&self) -> Vec<String> {
-        let conflicts = self.engine.conflicts(self.now);
+        let conflicts = self.engine.view().conflicts(self.now);
         let name = |c: &Conflict| match c.vlan.outer {
             Some(vlan) => format!("{} vlan {vlan}", c.network),
             None => c.network.to_string(),

@@ -42,11 +42,9 @@ fn ports_that_wait() -> Node {
 
 impl Node {
     fn name_network(&mut self, ifindex: IfIndex, name: &str) {
-        let generation = self.engine.device(ifindex).unwrap().generation;
+        let generation = self.engine.view().device(ifindex).unwrap().generation;
         let named = [(ifindex, generation, name.into())];
-        let mut effects = Vec::new();
-        self.engine.networks_known(self.now, &named, &mut effects);
-        self.effects.extend(effects);
+        self.observe(Observation::NetworksKnown(named.to_vec()));
     }
 }
 
@@ -87,12 +85,13 @@ fn conflict_in_a_cni_network_continues_after_a_restart() {
     for port in 1..=2 {
         node.name_network(port, "red");
     }
-    let id = node.engine.conflicts(node.now)[0].id;
+    let id = node.engine.view().conflicts(node.now)[0].id;
     let mut next = Node::with_settings(Settings {
         cni_network_wait: WAIT,
         ..Settings::default()
     });
-    next.engine.restore(node.engine.open_records(node.now));
+    next.engine
+        .restore(node.engine.view().open_records(node.now), Vec::new());
     let mut dump = snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]);
     for link in &mut dump.links {
         link.master = Some(9);
@@ -100,5 +99,5 @@ fn conflict_in_a_cni_network_continues_after_a_restart() {
     dump.links.push(open_vswitch(9));
     next.resync(dump);
     assert!(next.conflict_events().is_empty());
-    assert_eq!(next.engine.conflicts(next.now)[0].id, id);
+    assert_eq!(next.engine.view().conflicts(next.now)[0].id, id);
 }

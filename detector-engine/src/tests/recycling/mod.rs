@@ -138,7 +138,10 @@ impl Agent {
                 self.start(SnapshotScope::Node, None, false)?;
             }
             Op::SelfCheck(n) => {
-                let device = self.kernel.nth(n).and_then(|i| self.engine.device(i));
+                let device = self
+                    .kernel
+                    .nth(n)
+                    .and_then(|i| self.engine.view().device(i));
                 // Like the worker's jobs, after the read that follows the attach; and not while a
                 // resync is in flight.
                 let scope = |d: &PodDevice| SnapshotScope::Device(d.ifindex);
@@ -276,8 +279,8 @@ impl Agent {
 
     fn claims(&self) -> BTreeMap<IpAddr, BTreeSet<IfIndex>> {
         let mut claims = BTreeMap::<_, BTreeSet<_>>::new();
-        for address in self.engine.addresses() {
-            for claim in self.engine.claims_of(address, self.now) {
+        for address in self.engine.view().addresses() {
+            for claim in self.engine.view().claims_of(address, self.now) {
                 let devices = claims.entry(address).or_default();
                 devices.insert(claim.claimant.ifindex);
             }
@@ -301,7 +304,11 @@ impl Agent {
     fn wait(&mut self, time: Duration) -> TestCaseResult {
         self.now = self.now + time;
         let mut effects = Vec::new();
-        self.engine.expire(self.now, &mut effects);
+        self.engine.step(
+            self.now,
+            TimedObservation::new(self.now, Observation::DeadlineReached),
+            &mut effects,
+        );
         self.apply(effects, false)
     }
 
@@ -321,7 +328,7 @@ impl Agent {
         }
         prop_assert_eq!(self.claims(), expected);
         for ifindex in self.kernel.pairs.keys().copied().collect::<Vec<_>>() {
-            let device = self.engine.device(ifindex).expect("a known device");
+            let device = self.engine.view().device(ifindex).expect("a known device");
             self.start(SnapshotScope::Device(ifindex), device.peer, true)?;
             for _ in 0..3 {
                 self.read(0)?;

@@ -10,7 +10,7 @@ impl Harness {
     /// Checks the order of effects and, if in sync, that the open conflicts are the expected ones.
     /// The route lookups that they lead to are answered first, unless a batch is in flight.
     pub(super) fn check(&mut self, mut effects: Vec<Effect>) -> TestCaseResult {
-        while self.lookups.is_none() && self.engine.has_route_lookups() {
+        while self.lookups.is_none() && self.engine.view().has_route_lookups() {
             let answers = self.answer_lookups();
             self.step_answers(answers, &mut effects);
         }
@@ -85,10 +85,10 @@ impl Harness {
         self.world.former_namespaces = without_peer
             .filter_map(|(ifindex, _)| Some((*ifindex, self.engine.namespace_of(*ifindex)?)))
             .collect();
-        if self.engine.is_restoring() {
+        if self.engine.view().is_restoring() {
             return Ok(());
         }
-        let conflicts = self.engine.conflicts(self.world.now);
+        let conflicts = self.engine.view().conflicts(self.world.now);
         let (waiting, settled): (Vec<_>, Vec<_>) = conflicts
             .iter()
             .partition(|c| self.engine.has_unreported_change(c));

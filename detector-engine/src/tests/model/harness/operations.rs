@@ -92,7 +92,11 @@ impl Harness {
                 return Ok(());
             };
             let is_same = |d: PodDevice| d.name == device.link.name;
-            let known = self.engine.device(claim.ifindex).is_some_and(is_same);
+            let known = self
+                .engine
+                .view()
+                .device(claim.ifindex)
+                .is_some_and(is_same);
             // The removal of the address from one interface of a pod withdraws the frames on all.
             let mut of_pod = self.world.links.values().filter(|d| {
                 let is_same = d.peer.map(|p| p.nsid) == device.peer.map(|p| p.nsid);
@@ -115,10 +119,14 @@ impl Harness {
 
     pub(super) fn wait(&mut self, time: Duration) -> TestCaseResult {
         let until = self.world.now + time;
-        while let Some(next) = self.engine.next_expiry().filter(|next| *next <= until) {
+        while let Some(next) = self.engine.next_deadline().filter(|next| *next <= until) {
             self.world.now = self.world.now.max(next);
             let mut effects = Vec::new();
-            self.engine.expire(self.world.now, &mut effects);
+            self.engine.step(
+                self.world.now,
+                TimedObservation::new(self.world.now, Observation::DeadlineReached),
+                &mut effects,
+            );
             self.check(effects)?;
         }
         self.world.now = until;

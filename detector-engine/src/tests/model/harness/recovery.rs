@@ -11,20 +11,20 @@ impl Harness {
         self.pending.clear();
         self.newest = 0;
         self.lookups = None;
-        let records = self.engine.open_records(self.world.now);
+        let records = self.engine.view().open_records(self.world.now);
         prop_assert_eq!(records.len(), self.open.len());
         let waiting = records.iter().filter(|r| r.has_unreported_change);
         self.restored_waiting = waiting.map(|r| r.conflict.id).collect();
         self.world.restart_agent(&addresses());
-        let anomalies = self.engine.anomalies();
+        let anomalies = self.engine.view().anomalies();
         self.engine = Engine::new(settings(self.starts));
-        self.engine.restore_anomalies(anomalies);
+        self.engine.restore(Vec::new(), anomalies);
         self.sweeps.restart();
         // The records as they return from disk.
         let text = serde_json::to_vec(&records).expect("plain data");
         let parsed: Vec<OpenConflict> = serde_json::from_slice(&text).expect("the same data");
         prop_assert_eq!(&records, &parsed);
-        self.engine.restore(parsed);
+        self.engine.restore(parsed, Vec::new());
         self.world.now = self.world.now + down;
         self.stage = SyncStage::Resumed;
         let token = self.start_snapshot(SnapshotScope::Node)?;

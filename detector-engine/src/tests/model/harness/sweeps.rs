@@ -43,6 +43,7 @@ impl ReportedSweeps {
 
     pub(super) fn check(&mut self, engine: &Engine, now: Timestamp) -> TestCaseResult {
         let open: Vec<_> = engine
+            .view()
             .anomalies()
             .into_iter()
             .filter(|a| a.kind == AnomalyKind::AddressSweep)
@@ -55,14 +56,14 @@ impl ReportedSweeps {
             other => panic!("a sweep of {other:?}"),
         };
         let exists = |(ifindex, generation): &DeviceKey| {
-            let mut found = engine.device(*ifindex).into_iter();
+            let mut found = engine.view().device(*ifindex).into_iter();
             found.any(|device| device.generation == *generation)
         };
         let sweeps: HashMap<_, _> = open.iter().map(|a| (device(a), a.id)).collect();
         let sweeps: HashMap<_, _> = sweeps.into_iter().filter(|(d, _)| exists(d)).collect();
 
         let mut contested: HashMap<DeviceKey, usize> = HashMap::new();
-        for conflict in engine.conflicts(now) {
+        for conflict in engine.view().conflicts(now) {
             let by = contesters(&conflict);
             for device in &by {
                 *contested.entry(*device).or_default() += 1;
