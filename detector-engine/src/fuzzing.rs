@@ -1,6 +1,6 @@
 //! Fuzz target for persisted conflicts; see [`crate::fuzzing`].
 
-use super::{
+use crate::{
     Engine, Link, LinkKind, Observation, OpenConflict, Settings, Snapshot, SnapshotScope,
     SnapshotToken, TimedObservation, Timestamp,
 };

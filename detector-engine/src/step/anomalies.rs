@@ -1,18 +1,22 @@
 //! Compares facts with IPAM's allocations and with the routes, and passes the result to
-//! [`Anomalies`](crate::anomaly).
+//! [`Anomalies`](crate::track::anomaly).
 
 use std::net::IpAddr;
 
-use super::{Effect, Engine};
 use crate::{
-    anomaly::{AnomalyEffect, PoolUpdate, ResolveReason, StrayTarget},
-    beginning::Beginning,
-    conflict::{Claimant, ClaimantId},
-    evidence_detail::EvidenceDetail,
-    lifecycle::DecisionTime,
-    links::LinkState,
-    observation::{IfIndex, Route, Timestamp},
-    scope::{NODE_WIDE, NetworkId},
+    mirror::links::LinkState,
+    model::{
+        anomaly::{AnomalyEffect, ResolveReason},
+        beginning::Beginning,
+        conflict::{Claimant, ClaimantId},
+        effect::Effect,
+        evidence_detail::EvidenceDetail,
+        observation::{IfIndex, Route, Timestamp},
+        pool::PoolUpdate,
+        scope::{NODE_WIDE, NetworkId},
+    },
+    step::Engine,
+    track::{anomaly::StrayTarget, lifecycle::DecisionTime},
 };
 
 impl Engine {

@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::Engine;
 use crate::{
-    beginning::{Beginning, UnknownBeginning},
-    links::LinkState,
-    observation::{AssignedAddress, Timestamp},
+    mirror::links::LinkState,
+    model::{
+        beginning::{Beginning, UnknownBeginning},
+        observation::{AssignedAddress, Timestamp},
+    },
+    step::Engine,
 };
 
 impl Engine {

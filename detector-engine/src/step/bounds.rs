@@ -1,27 +1,18 @@
 //! What to do when something is refused at a bound, and when there is room again
-//! ([`Refusals`](crate::refusals)).
+//! ([`Refusals`](crate::limits::refusals)).
 
 use std::net::IpAddr;
 
-use super::{Effect, Engine, RereadReason};
 use crate::{
-    facts::MAX_ASSIGNMENTS,
-    links::{LinkState, PodDevice},
-    observation::{IfIndex, Peer, Timestamp},
-    refusals::{BoundKind, BoundOwner},
-    snapshot::MAX_FURTHER_ADDRESSES,
+    limits::refusals::BoundOwner,
+    mirror::{facts::MAX_ASSIGNMENTS, links::LinkState},
+    model::{
+        effect::{BoundKind, BoundReached, Effect, RereadReason},
+        observation::{IfIndex, Peer, Timestamp},
+        snapshot::MAX_FURTHER_ADDRESSES,
+    },
+    step::Engine,
 };
-
-/// A bound refused something for the first time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BoundReached {
-    /// The device whose bound it is; `None` for a bound of the node.
-    pub device: Option<PodDevice>,
-    /// The bound.
-    pub bound: BoundKind,
-    /// Its value.
-    pub limit: usize,
-}
 
 impl Engine {
     /// Something was refused at a bound of the node.

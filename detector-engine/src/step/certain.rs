@@ -4,19 +4,7 @@
 
 use std::{collections::BTreeSet, mem, net::IpAddr};
 
-use super::Engine;
-use crate::conflict::Claimant;
-
-/// A claim of a pod device with certain evidence, in what the node routes by its main table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CertainClaim {
-    /// The claimant.
-    pub claimant: Claimant,
-    /// The address is on the pod's end of the device, and not on another interface of the pod.
-    pub is_on_device: bool,
-    /// The node's packets for the address go there; only derived if there are several claimants.
-    pub receives_traffic: bool,
-}
+use crate::step::Engine;
 
 impl Engine {
     /// Takes the addresses whose claims may have changed, if [`Settings::follow_claims`](crate::Settings::follow_claims) is set.

@@ -1,14 +1,12 @@
-//! Keeps the table of claimed addresses ([`ClaimedAddresses`](crate::claimed_addresses)) equal to the facts.
+//! Keeps the table of claimed addresses ([`ClaimedAddresses`](crate::limits::claimed_addresses)) equal to the facts.
 
 use std::net::IpAddr;
 
-use super::Engine;
 use crate::{
-    claimed_addresses::{AddressClaim, ClaimedUpdate, ShareOwner, Support},
-    facts::AddressFacts,
-    links::LinkState,
-    observation::NudState,
-    scope::is_claimable,
+    limits::claimed_addresses::{AddressClaim, ClaimedUpdate, ShareOwner, Support},
+    mirror::{facts::AddressFacts, links::LinkState},
+    model::{observation::NudState, scope::is_claimable},
+    step::Engine,
 };
 
 impl Engine {

@@ -2,17 +2,19 @@
 
 use std::net::IpAddr;
 
-use super::Engine;
 use crate::{
-    conflict::ClaimantId,
-    facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
-    in_flight_snapshots::{FinishedSnapshot, StateKey},
-    observation::{
-        AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
-        Timestamp, Vlan,
+    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
+    mirror::facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+    model::{
+        conflict::ClaimantId,
+        effect::BoundKind,
+        observation::{
+            AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
+            Timestamp, Vlan,
+        },
+        scope::{is_claimable, is_like},
     },
-    refusals::BoundKind,
-    scope::{is_claimable, is_like},
+    step::Engine,
 };
 
 impl Engine {

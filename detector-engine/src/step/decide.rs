@@ -2,16 +2,21 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use super::{Effect, Engine};
 use crate::{
-    beginning::mark_newest,
-    claimants::{ClaimContext, Derived},
-    conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
-    conflict_room::RetryTarget,
-    lifecycle::{Decision, DecisionTime, Lifecycle},
-    links::Links,
-    route_query::RouteQuery,
-    scope::Scope,
+    mirror::links::Links,
+    model::{
+        beginning::mark_newest,
+        conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
+        effect::Effect,
+        route_query::RouteQuery,
+        scope::Scope,
+    },
+    rules::claimants::{ClaimContext, Derived},
+    step::Engine,
+    track::{
+        conflict_room::RetryTarget,
+        lifecycle::{Decision, DecisionTime, Lifecycle},
+    },
 };
 
 impl Engine {

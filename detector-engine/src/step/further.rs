@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 
-use super::{Effect, Engine};
 use crate::{
-    in_flight_snapshots::FinishedSnapshot,
-    links::LinkState,
-    observation::{IfIndex, NsId, Peer, Timestamp},
-    scope::is_claimable,
-    snapshot::FurtherAddress,
+    limits::in_flight_snapshots::FinishedSnapshot,
+    mirror::links::LinkState,
+    model::{
+        effect::Effect,
+        observation::{IfIndex, NsId, Peer, Timestamp},
+        scope::is_claimable,
+        snapshot::FurtherAddress,
+    },
+    step::Engine,
 };
 
 impl Engine {

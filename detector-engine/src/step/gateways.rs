@@ -11,14 +11,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::{
-    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, AnomalyKind, ResolveReason, quiet_after},
-    facts::Owner,
-    lifecycle::DecisionTime,
-    links::LinkState,
-    observation::{IfIndex, Timestamp, UnansweredProbe},
-    scope::{is_claimable, is_link_local},
+    mirror::{facts::Owner, links::LinkState},
+    model::{
+        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
+        effect::Effect,
+        observation::{IfIndex, Timestamp, UnansweredProbe},
+        scope::{is_claimable, is_link_local},
+    },
+    step::{Engine, anomalies::device_as_holder},
+    track::{
+        anomaly::{AnomalyDetails, AnomalyKey, quiet_after},
+        lifecycle::DecisionTime,
+    },
 };
 
 /// The gateway that network plugins give pods with a /32 (Calico, the plugins of Amazon VPC, Azure and Alibaba Cloud). Any other

@@ -1,8 +1,10 @@
 //! Address updates that cannot be applied yet. After a loss of notifications, until a snapshot
 //! repairs it, a namespace id and link index may belong to another device than the engine knows.
 
-use super::{Effect, Engine};
-use crate::observation::Peer;
+use crate::{
+    model::{effect::Effect, observation::Peer},
+    step::Engine,
+};
 
 impl Engine {
     /// Snapshots in flight may be older than what was lost, and no peer is certain any more.

@@ -10,15 +10,20 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::{
-    anomaly::{MacFault, MacKey, ResolveReason},
-    conflict::ClaimantId,
-    facts::Owner,
-    lifecycle::DecisionTime,
-    links::LinkState,
-    observation::{IfIndex, Mac, Vlan},
-    scope::{is_claimable, is_link_local},
+    mirror::{facts::Owner, links::LinkState},
+    model::{
+        anomaly::ResolveReason,
+        conflict::ClaimantId,
+        effect::Effect,
+        observation::{IfIndex, Mac, Vlan},
+        scope::{is_claimable, is_link_local},
+    },
+    step::{Engine, anomalies::device_as_holder},
+    track::{
+        anomaly::{MacFault, MacKey},
+        lifecycle::DecisionTime,
+    },
 };
 
 /// The most devices listed beside the first.

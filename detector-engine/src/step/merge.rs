@@ -3,17 +3,21 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, Engine};
 use crate::{
-    facts::Owner,
     hash::{HashMap, HashSet},
-    in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
-    links::NamespaceAccess,
-    observation::{
-        AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+        refusals::BoundOwner,
     },
-    refusals::{BoundKind, BoundOwner},
-    snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
+    mirror::{facts::Owner, links::NamespaceAccess},
+    model::{
+        effect::{BoundKind, Effect},
+        observation::{
+            AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
+        },
+        snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
+    },
+    step::Engine,
 };
 
 impl Engine {

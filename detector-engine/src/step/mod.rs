@@ -27,114 +27,36 @@ use std::{
     net::IpAddr,
 };
 
-use super::{
-    anomaly::{Anomalies, Anomaly, AnomalyEffect},
-    claimed_addresses::ClaimedAddresses,
-    conflict::{Claimant, Conflict, Reported},
-    counts::ClaimCounts,
-    expiry::ExpiryQueue,
-    further_reads::FurtherReads,
+use crate::{
     hash::HashSet,
-    in_flight_snapshots::{InFlightSnapshots, StateKey},
-    lifecycle::{DecisionTime, Lifecycle},
-    links::PodDevice,
-    mirror::Mirror,
-    moves::Moves,
-    network::Network,
-    observation::{
-        AssignmentId, IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation, Timestamp,
-        Vlan,
+    limits::{
+        claimed_addresses::ClaimedAddresses,
+        expiry::ExpiryQueue,
+        further_reads::FurtherReads,
+        in_flight_snapshots::{InFlightSnapshots, StateKey},
+        refusals::Refusals,
+        self_check::PendingDiscrepancies,
     },
-    refusals::Refusals,
-    route_lookups::Dependency,
-    self_check::{Discrepancy, PendingDiscrepancies},
-    settings::Settings,
+    mirror::{Mirror, route_lookups::Dependency},
+    model::{
+        anomaly::Anomaly,
+        conflict::{Conflict, Reported},
+        effect::{DropCounters, Effect},
+        observation::{
+            AssignmentId, IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation,
+            Timestamp,
+        },
+        settings::Settings,
+    },
+    track::{
+        anomaly::Anomalies,
+        counts::ClaimCounts,
+        lifecycle::{DecisionTime, Lifecycle},
+        moves::Moves,
+    },
 };
 
-pub use bounds::BoundReached;
-pub use certain::CertainClaim;
 pub use view::View;
-
-/// What follows from an observation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// A conflict was found.
-    Raised(Conflict),
-    /// Its claimants, kind, confidence or traffic receiver changed.
-    Updated(Conflict),
-    /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
-    /// more.
-    Resolved(Conflict),
-    /// A pod device appeared, or its peer became known or changed: attach to it, then read its
-    /// namespace.
-    Attach(PodDevice),
-    /// The name or alias of a pod device changed.
-    Renamed(PodDevice),
-    /// A pod device was removed, or is no longer a pod device.
-    Detach {
-        /// The device.
-        device: PodDevice,
-        /// It was up at some time since it was known, so frames may have come in on it.
-        was_up: bool,
-    },
-    /// Take another snapshot of the node: something was lost.
-    Resync,
-    /// A self-check found and corrected a difference from the kernel that no live update explains.
-    Corrected(Discrepancy),
-    /// Take a snapshot of a device: a bound that refused something has room again, or an update of
-    /// its addresses could not be applied.
-    ReadDevice(PodDevice),
-    /// Take another snapshot of the node, although nothing was lost.
-    ReadNode(RereadReason),
-    /// A bound refused something; reported once until it has refused nothing for ten minutes.
-    BoundReached(BoundReached),
-    /// An effect of anomalies.
-    Anomaly(AnomalyEffect),
-}
-
-/// Why the node is read again although nothing was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RereadReason {
-    /// There is room again at a bound of the node that refused something.
-    Room,
-    /// A bridge appeared after entries on it were reported.
-    LateBridge,
-    /// A bridge filters VLANs now, or has another default PVID: no notification names the PVIDs of
-    /// its ports.
-    VlanFiltering,
-}
-
-/// What was dropped at bounds, by kind. All counters only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DropCounters {
-    /// Claims of devices that already have
-    /// [`Bounds::claims_per_device`](super::Bounds::claims_per_device).
-    pub claims: u64,
-    /// Changes of the addresses of devices beyond
-    /// [`Bounds::address_changes`](super::Bounds::address_changes); the devices are read instead.
-    pub address_changes: u64,
-    /// Links.
-    pub links: u64,
-    /// Neighbour entries, forwarding entries and routes.
-    pub kernel_entries: u64,
-    /// Conflicts.
-    pub conflicts: u64,
-    /// Frames of devices that were unknown, or not yet known when the frame arrived.
-    pub unknown_device: u64,
-}
-
-/// One claim, for the list of all claims.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedClaim {
-    /// The claimed address.
-    pub address: IpAddr,
-    /// The network in which it is claimed.
-    pub network: Network,
-    /// VLAN tags.
-    pub vlan: Vlan,
-    /// The claimant, with its evidence.
-    pub claimant: Claimant,
-}
 
 /// Stores the facts and decides. The flow is described in the documentation of
 /// [`engine`](crate).

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use super::Engine;
 use crate::{
-    conflict::{ClaimantId, Conflict},
-    network::Network,
-    observation::{IfIndex, Timestamp},
-    scope::NetworkId,
+    model::{
+        conflict::{ClaimantId, Conflict},
+        network::Network,
+        observation::{IfIndex, Timestamp},
+        scope::NetworkId,
+    },
+    step::Engine,
 };
 
 impl Engine {

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Engine};
 use crate::{
-    conflict::{ClaimantId, Conflict},
-    lifecycle::DecisionTime,
-    observation::{PodsKnown, Timestamp},
+    model::{
+        conflict::{ClaimantId, Conflict},
+        effect::Effect,
+        observation::{PodsKnown, Timestamp},
+    },
+    step::Engine,
+    track::lifecycle::DecisionTime,
 };
 
 impl Engine {

@@ -9,18 +9,22 @@
 
 use std::net::IpAddr;
 
-use super::Engine;
 use crate::{
-    anomaly::Anomaly,
-    conflict::{Claimant, ClaimantId, Conflict},
-    facts::{FrameFact, StoreOutcome},
     hash::HashSet,
-    in_flight_snapshots::{FinishedSnapshot, StateKey},
-    links::LinkState,
-    observation::{IfIndex, Peer, Timestamp, Vlan},
-    record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
-    refusals::BoundKind,
-    scope::Scope,
+    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
+    mirror::{
+        facts::{FrameFact, StoreOutcome},
+        links::LinkState,
+    },
+    model::{
+        anomaly::Anomaly,
+        conflict::{Claimant, ClaimantId, Conflict},
+        effect::BoundKind,
+        observation::{IfIndex, Peer, Timestamp, Vlan},
+        record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
+        scope::Scope,
+    },
+    step::Engine,
 };
 
 /// Conflicts held back until the first full snapshot.

@@ -3,12 +3,18 @@
 //! Pods on its link that accept them take it for their router and form addresses from its prefixes. A pod that is meant to be a
 //! router has its link-local address in `--allow`, or its device in `--exclude-interfaces`.
 
-use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::{
-    anomaly::{AnomalyCause, AnomalyDetails, AnomalyKey, AnomalyKind},
-    lifecycle::DecisionTime,
-    links::LinkState,
-    observation::{RouterAdvertisement, Timestamp},
+    mirror::links::LinkState,
+    model::{
+        anomaly::{AnomalyCause, AnomalyKind},
+        effect::Effect,
+        observation::{RouterAdvertisement, Timestamp},
+    },
+    step::{Engine, anomalies::device_as_holder},
+    track::{
+        anomaly::{AnomalyDetails, AnomalyKey},
+        lifecycle::DecisionTime,
+    },
 };
 
 impl Engine {

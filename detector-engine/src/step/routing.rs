@@ -2,14 +2,18 @@
 
 use std::net::IpAddr;
 
-use super::Engine;
 use crate::{
-    in_flight_snapshots::StateKey,
-    observation::{IfIndex, Route, RoutePlace},
-    refusals::BoundKind,
-    route_lookups::Dependency,
-    route_query::{RouteAnswers, RouteQuery, RoutingChange},
-    routes::{AddOutcome, Routes},
+    limits::in_flight_snapshots::StateKey,
+    mirror::{
+        route_lookups::Dependency,
+        routes::{AddOutcome, Routes},
+    },
+    model::{
+        effect::BoundKind,
+        observation::{IfIndex, Route, RoutePlace},
+        route_query::{RouteAnswers, RouteQuery, RoutingChange},
+    },
+    step::Engine,
 };
 
 impl Engine {

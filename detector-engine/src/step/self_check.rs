@@ -1,10 +1,13 @@
 //! Compares the state of a device before and after a self-check's snapshot was merged.
 
-use super::{Effect, Engine};
 use crate::{
-    facts::Owner,
-    observation::{IfIndex, Timestamp},
-    self_check::{DeviceState, Discrepancy},
+    limits::self_check::DeviceState,
+    mirror::facts::Owner,
+    model::{
+        effect::{Discrepancy, Effect},
+        observation::{IfIndex, Timestamp},
+    },
+    step::Engine,
 };
 
 impl Engine {

@@ -3,12 +3,10 @@
 
 use std::net::IpAddr;
 
-use super::{Effect, Engine, anomalies::device_as_holder};
 use crate::{
-    anomaly::{AnomalyKind, DeviceKey},
-    conflict::Conflict,
-    lifecycle::DecisionTime,
-    observation::Timestamp,
+    model::{anomaly::AnomalyKind, conflict::Conflict, effect::Effect, observation::Timestamp},
+    step::{Engine, anomalies::device_as_holder},
+    track::{anomaly::DeviceKey, lifecycle::DecisionTime},
 };
 
 impl Engine {

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effect, Engine, RereadReason};
 use crate::{
-    bridge::FdbChange,
-    conflict::ConflictKind,
-    facts::Owner,
-    in_flight_snapshots::StateKey,
-    links::{LinkChange, LinkState, PodDevice, pod_peer},
-    observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
-    refusals::BoundKind,
+    limits::in_flight_snapshots::StateKey,
+    mirror::{
+        bridge::FdbChange,
+        facts::Owner,
+        links::{LinkChange, LinkState, pod_peer},
+    },
+    model::{
+        conflict::ConflictKind,
+        effect::{BoundKind, Effect, PodDevice, RereadReason},
+        observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
+    },
+    step::Engine,
 };
 
 impl Engine {

@@ -2,19 +2,24 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use super::{CertainClaim, DropCounters, Engine, ListedClaim};
-use crate::{
-    anomaly::{Anomaly, AnomalyId, AnomalyKind},
-    beginning::mark_newest,
-    conflict::{ClaimantId, Conflict, ConflictId, ConflictKind, Reported},
-    facts::Owner,
-    links::{LinkState, PodDevice},
-    observation::{IfIndex, NudState, Timestamp},
-    record::OpenConflict,
-    scope::{NODE_WIDE, Scope, is_link_local},
-};
 #[cfg(test)]
-use crate::{facts::Facts, links::PodIdentity, observation::NsId};
+use crate::{
+    mirror::{facts::Facts, links::PodIdentity},
+    model::observation::NsId,
+};
+use crate::{
+    mirror::{facts::Owner, links::LinkState},
+    model::{
+        anomaly::{Anomaly, AnomalyId, AnomalyKind},
+        beginning::mark_newest,
+        conflict::{ClaimantId, Conflict, ConflictId, ConflictKind, Reported},
+        effect::{CertainClaim, DropCounters, ListedClaim, PodDevice},
+        observation::{IfIndex, NudState, Timestamp},
+        record::OpenConflict,
+        scope::{NODE_WIDE, Scope, is_link_local},
+    },
+    step::Engine,
+};
 
 /// A look at an [`Engine`] between two steps.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{anomaly_fixtures::*, *};
-use crate::anomaly::Completeness;
+use super::*;
+use crate::{model::pool::Completeness, tests::anomaly_fixtures::*};
 
 /// The next agent after a first snapshot, with the open anomalies of the earlier one.
 fn next(before: &Node) -> Node {

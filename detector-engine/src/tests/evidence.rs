@@ -1,7 +1,7 @@
 //! Evidence: its times and details, and that it leaves no state behind.
 
 use super::*;
-use crate::facts::Owner;
+use crate::mirror::facts::Owner;
 
 fn shown(node: &Node, address: &str) -> Vec<Evidence> {
     let mut claims = node.engine.view().claims_of(ip(address), node.now);

@@ -1,7 +1,7 @@
 //! Overlapping snapshots, and the bound on updates recorded while they are in flight.
 
 use super::*;
-use crate::in_flight_snapshots::{InFlightSnapshots, SnapshotOutcome, StateKey};
+use crate::limits::in_flight_snapshots::{InFlightSnapshots, SnapshotOutcome, StateKey};
 
 /// A table row: its label, and what happens to the snapshots in flight.
 type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));

@@ -4,9 +4,11 @@ use std::{collections::HashSet, net::IpAddr};
 
 use super::*;
 use crate::{
-    ids::mix,
-    lifecycle::{Decision, DecisionTime, Lifecycle},
-    scope::{NODE_WIDE, Scope},
+    model::{
+        ids::mix,
+        scope::{NODE_WIDE, Scope},
+    },
+    track::lifecycle::{Decision, DecisionTime, Lifecycle},
 };
 
 const UNTAGGED: Scope = NODE_WIDE;

@@ -1,7 +1,7 @@
 //! Hardware addresses on two ports (`docs/detection-rules.md`, sections 14.8 and 14.9).
 
 use super::*;
-use crate::anomaly::BACK_FOR;
+use crate::track::anomaly::BACK_FOR;
 
 /// A table row: its label, and what differs in the snapshot.
 type SnapshotCase = (&'static str, fn(&mut Snapshot));

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::{
-    moves::Moves,
-    record::PersistedMoves,
-    scope::{NODE_WIDE, Scope},
+    model::{
+        record::PersistedMoves,
+        scope::{NODE_WIDE, Scope},
+    },
+    track::moves::Moves,
 };
 
 const UNTAGGED: Scope = NODE_WIDE;

@@ -1,7 +1,7 @@
 //! How neighbour entries are stored, and which lladdrs a bridge entry is known to have had before.
 
 use super::*;
-use crate::facts::{Facts, NeighbourUpdateContext, StoreOutcome};
+use crate::mirror::facts::{Facts, NeighbourUpdateContext, StoreOutcome};
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);

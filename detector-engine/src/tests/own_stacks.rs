@@ -1,7 +1,8 @@
 //! Pods whose stack is a program: a virtual machine behind a tap, or a runtime that took the
 //! addresses of the interface (`docs/detection-rules.md`, 6).
 
-use super::{anomaly_fixtures::*, *};
+use super::*;
+use crate::tests::anomaly_fixtures::*;
 
 /// Pod 1 had 10.0.0.1, which its runtime took over; pod 2 has it assigned.
 fn taken_over() -> Node {

@@ -1,7 +1,10 @@
 //! Host routes that lead past the pod that has the address.
 
-use super::{anomaly_fixtures::*, *};
-use crate::routes::{AddOutcome, Routes};
+use super::*;
+use crate::{
+    mirror::routes::{AddOutcome, Routes},
+    tests::anomaly_fixtures::*,
+};
 
 /// Pod 1 has 10.0.0.2, and its host route leads there.
 fn routed() -> Node {

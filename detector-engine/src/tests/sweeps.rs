@@ -1,7 +1,7 @@
 //! Devices that contest many addresses of others (`docs/detection-rules.md`, section 14.5).
 
 use super::*;
-use crate::anomaly::{FEW_FOR, UPDATE_EVERY};
+use crate::track::anomaly::{FEW_FOR, UPDATE_EVERY};
 
 /// The address of a pod.
 fn own(ifindex: IfIndex) -> String {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
-use super::world::{EntryEvent, ModelDevice, NeighbourEntry, SeenFrame, WINDOW, World};
+use crate::tests::model::world::{
+    EntryEvent, ModelDevice, NeighbourEntry, SeenFrame, WINDOW, World,
+};
 
 const CLAIM_TTL: Duration = Duration::from_secs(600);
 const PROBE_TTL: Duration = Duration::from_secs(60);

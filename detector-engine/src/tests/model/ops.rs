@@ -3,7 +3,7 @@
 use proptest::{prelude::*, sample::select};
 
 use super::super::*;
-use super::world::{BRIDGES, UPLINK};
+use crate::tests::model::world::{BRIDGES, UPLINK};
 
 /// Where the peer of a new pod device is.
 #[derive(Clone, Copy, Debug)]

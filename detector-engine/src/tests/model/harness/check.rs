@@ -1,7 +1,7 @@
 //! What must hold after every observation.
 
 use super::*;
-use crate::repeats::QUIET;
+use crate::track::repeats::QUIET;
 
 /// Timers run only while time passes, and each operation takes a millisecond.
 const SLACK: Duration = Duration::from_secs(1);

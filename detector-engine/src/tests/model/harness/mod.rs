@@ -14,9 +14,11 @@ use proptest::{
 };
 
 use super::super::*;
-use super::expected::Expected;
-use super::ops::{Op, PeerPlace, addresses};
-use super::world::{Dump, PODS, UPLINK, World};
+use crate::tests::model::{
+    expected::Expected,
+    ops::{Op, PeerPlace, addresses},
+    world::{Dump, PODS, UPLINK, World},
+};
 use sweeps::{ReportedSweeps, SWEEP_FROM};
 
 /// How far the agent is from being in sync with the kernel.

@@ -1,7 +1,7 @@
 //! Sweeps, recomputed from the open conflicts.
 
 use super::*;
-use crate::anomaly::{DeviceKey, FEW_FOR, UPDATE_EVERY};
+use crate::track::anomaly::{DeviceKey, FEW_FOR, UPDATE_EVERY};
 
 /// A sweep starts here with the second contested address: a sequence has few addresses.
 pub(super) const SWEEP_FROM: usize = 2;

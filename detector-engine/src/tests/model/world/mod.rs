@@ -12,7 +12,7 @@ mod snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::super::*;
-use super::expected::Expected;
+use crate::tests::model::expected::Expected;
 
 pub(super) const PODS: std::ops::RangeInclusive<IfIndex> = 1..=5;
 pub(super) const UPLINK: IfIndex = 7;

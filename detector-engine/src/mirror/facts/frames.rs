@@ -1,0 +1,135 @@
+//! Claims seen in frames.
+
+use std::net::IpAddr;
+
+use crate::{
+    mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
+    model::{
+        beginning::Beginning,
+        observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
+        settings::Bounds,
+    },
+    small_set::push_compact,
+};
+
+/// Which share of a device's claims makes room at its bound: few scans for many claims.
+const EVICTED_SHARE: usize = 8;
+
+/// A claim seen in frames: one per device, VLAN and protocol.
+#[derive(Clone, Debug)]
+pub(crate) struct FrameFact {
+    pub(crate) ifindex: IfIndex,
+    pub(crate) vlan: Vlan,
+    pub(crate) kind: FrameKind,
+    pub(crate) mac: Mac,
+    pub(crate) ether_source: Mac,
+    pub(crate) tentative: bool,
+    pub(crate) first: Timestamp,
+    pub(crate) beginning: Beginning,
+    pub(crate) last: Timestamp,
+}
+
+impl Facts {
+    /// Adds a claim of the pod whose peer is `peer`.
+    pub(crate) fn add_frame(
+        &mut self,
+        fact: FrameFact,
+        address: IpAddr,
+        peer: Option<Peer>,
+        bounds: &Bounds,
+    ) -> StoreOutcome {
+        // Tagged frames are about other links of the pod than the one whose addresses are read.
+        if fact.vlan == Vlan::default()
+            && self.removals.is_outdated(fact.ifindex, address, fact.last)
+        {
+            return StoreOutcome::Outdated;
+        }
+        let same =
+            |k: &FrameFact| k.ifindex == fact.ifindex && k.vlan == fact.vlan && k.kind == fact.kind;
+        let entry = self.by_address.get_mut(&address);
+        let known = entry.and_then(|entry| entry.frames.iter_mut().find(|k| same(k)));
+        if let Some(known) = known {
+            // A real claim makes a tentative one real, never the other way round.
+            let mut changed = known.tentative && !fact.tentative;
+            known.tentative &= fact.tentative;
+            if fact.first < known.first {
+                known.first = fact.first;
+                known.beginning = fact.beginning;
+            }
+            if fact.last >= known.last {
+                // The hardware address may separate it from another claimant, or identify both as
+                // one.
+                changed |= known.mac != fact.mac;
+                known.last = fact.last;
+                known.mac = fact.mac;
+                known.ether_source = fact.ether_source;
+            }
+            return if changed {
+                StoreOutcome::Changed
+            } else {
+                StoreOutcome::Refreshed
+            };
+        }
+        let count = self.frames.of(fact.ifindex);
+        let claimer = Claimer {
+            device: fact.ifindex,
+            peer,
+        };
+        if count >= bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        {
+            return StoreOutcome::Refused;
+        }
+        let at = fact.last;
+        self.frames.add(fact.ifindex);
+        self.index_link(fact.ifindex, address);
+        let entry = self.by_address.entry(address).or_default();
+        push_compact(&mut entry.frames, fact);
+        self.promote(address, at, bounds);
+        StoreOutcome::Changed
+    }
+
+    /// Makes room on a device at its bound: removes an eighth of its claims, the oldest of those that nothing contests. Returns
+    /// their addresses.
+    pub(crate) fn evict_frames(&mut self, device: IfIndex, bounds: &Bounds) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(device)).into_iter();
+        let uncontested = addresses.filter_map(|address| {
+            let facts = self.get(address).filter(|facts| !facts.can_conflict())?;
+            let frame = facts.frames.iter().find(|frame| frame.ifindex == device)?;
+            Some((frame.last, address))
+        });
+        let mut uncontested: Vec<_> = uncontested.collect();
+        uncontested.sort_unstable();
+        uncontested.truncate(bounds.claims_per_device.div_ceil(EVICTED_SHARE));
+        let evicted: Vec<_> = uncontested
+            .into_iter()
+            .map(|(_, address)| address)
+            .collect();
+        for address in &evicted {
+            self.remove_frames(device, *address, |_| true);
+        }
+        evicted
+    }
+
+    /// Removes frame facts of a device for one address; `true` if there were any.
+    pub(crate) fn remove_frames(
+        &mut self,
+        ifindex: IfIndex,
+        address: IpAddr,
+        which: impl Fn(&FrameFact) -> bool,
+    ) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let before = entry.frames.len();
+        entry.frames.retain(|f| f.ifindex != ifindex || !which(f));
+        let gone = before - entry.frames.len();
+        if gone == 0 {
+            return false;
+        }
+        self.frames.subtract(ifindex, gone);
+        self.unindex_link(ifindex, address);
+        self.drop_if_empty(address);
+        true
+    }
+}

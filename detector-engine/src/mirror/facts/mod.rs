@@ -1,0 +1,240 @@
+//! Evidence by address: the only place where it is stored.
+//!
+//! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
+//! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
+//! entries, former ones included; what a pod can make grow stays within
+//! [`Bounds::claims_per_device`](crate::model::settings::Bounds::claims_per_device), except for what others claim too
+//! ([`contest`]), everything else within [`Bounds::kernel_entries`](crate::model::settings::Bounds::kernel_entries).
+
+mod assigned;
+mod contest;
+mod frames;
+mod further;
+mod neighbours;
+mod overflow;
+mod removals;
+mod restored;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+pub use assigned::MAX_ASSIGNMENTS;
+pub(crate) use assigned::{Assigned, HostAddress, RemovedAssignment};
+pub(crate) use contest::Claimer;
+pub(crate) use frames::FrameFact;
+pub(crate) use further::FurtherFact;
+pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
+
+use crate::{
+    hash::{HashMap, HashSet},
+    mirror::topology::L3Presence,
+    model::observation::{IfIndex, Mac, NsId, Peer},
+    small_set::SmallSet,
+};
+use overflow::AddressOverflow;
+use removals::RecentRemovals;
+
+/// All facts about one address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AddressFacts {
+    pub(crate) assigned: Vec<Assigned>,
+    pub(crate) host: Vec<HostAddress>,
+    pub(crate) neighbours: Vec<NeighbourFact>,
+    pub(crate) frames: Vec<FrameFact>,
+    pub(crate) further: Vec<FurtherFact>,
+}
+
+impl AddressFacts {
+    fn is_empty(&self) -> bool {
+        self.assigned.is_empty()
+            && self.host.is_empty()
+            && self.neighbours.is_empty()
+            && self.frames.is_empty()
+            && self.further.is_empty()
+    }
+
+    /// Whether these facts can make two claimants.
+    pub(crate) fn can_conflict(&self) -> bool {
+        let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
+        let others = self.assigned.len() + self.host.len() + self.frames.len() + self.further.len();
+        others + by_neighbours.sum::<usize>() > 1
+    }
+
+    pub(crate) fn is_assigned_on(&self, peer: Peer) -> bool {
+        self.assigned.iter().any(|a| a.peer == peer)
+    }
+
+    /// Whether the pod has the address on `peer`, or on a further interface that concerns it.
+    pub(crate) fn is_held_on(&self, peer: Peer) -> bool {
+        self.is_assigned_on(peer) || self.is_further_on(peer)
+    }
+
+    /// Whether an interface in this namespace has the address.
+    pub(crate) fn is_in(&self, nsid: NsId) -> bool {
+        let assigned = self.assigned.iter().map(|a| a.peer);
+        let further = self.further.iter().map(|f| f.peer);
+        assigned.chain(further).any(|peer| peer.nsid == nsid)
+    }
+}
+
+/// The owner of facts: a link of the node, or the pod's end of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    Link(IfIndex),
+    Peer(Peer),
+}
+
+/// The result of storing a fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreOutcome {
+    /// The set of claimants may have changed.
+    Changed,
+    /// Only timestamps changed.
+    Refreshed,
+    /// It is older than what ended it.
+    Outdated,
+    /// Rejected at a bound.
+    Refused,
+}
+
+/// Number of facts of one kind by link.
+#[derive(Debug, Default)]
+struct LinkCounts(HashMap<IfIndex, usize>);
+
+impl LinkCounts {
+    fn of(&self, ifindex: IfIndex) -> usize {
+        self.0.get(&ifindex).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, ifindex: IfIndex) {
+        *self.0.entry(ifindex).or_default() += 1;
+    }
+
+    fn subtract(&mut self, ifindex: IfIndex, count: usize) {
+        if let Some(known) = self.0.get_mut(&ifindex) {
+            *known = known.saturating_sub(count);
+            if *known == 0 {
+                self.0.remove(&ifindex);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// Boxed: a table has up to twice as many places as entries.
+    by_address: HashMap<IpAddr, Box<AddressFacts>>,
+    owners: HashMap<Owner, SmallSet<IpAddr>>,
+    /// The addresses of [`AddressFacts::further`] by peer.
+    further: HashMap<Peer, HashSet<IpAddr>>,
+    /// Those beyond the bound of their peer: stored once another claims the address too.
+    further_beyond: HashMap<Peer, HashSet<IpAddr>>,
+    /// Peers with such an address that another claims since last taken.
+    further_contested: BTreeSet<Peer>,
+    frames: LinkCounts,
+    neighbours: LinkCounts,
+    neighbour_count: usize,
+    host_count: usize,
+    /// The addresses for which neighbour entries of a bridge have a hardware address.
+    behind: HashMap<(IfIndex, Mac), SmallSet<IpAddr>>,
+    /// What was removed from `behind` since last taken.
+    unreferenced: Vec<(IfIndex, Mac)>,
+    removals: RecentRemovals,
+    /// Withdrawn neighbour entries.
+    withdrawals: RecentRemovals,
+    overflow: AddressOverflow,
+    /// Peers that lost addresses of `overflow` since last taken, once for each time.
+    overflow_losers: Vec<Peer>,
+    /// Addresses that were moved back to `overflow` since last taken.
+    demoted: Vec<IpAddr>,
+    /// The node's addresses by link.
+    pub(crate) presence: L3Presence,
+}
+
+impl Facts {
+    pub(crate) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
+        self.by_address.get(&address).map(Box::as_ref)
+    }
+
+    pub(crate) fn neighbour_count(&self) -> usize {
+        self.neighbour_count
+    }
+
+    /// How many neighbour entries are on one link.
+    pub(crate) fn neighbours_on(&self, ifindex: IfIndex) -> usize {
+        self.neighbours.of(ifindex)
+    }
+
+    /// How many addresses the node itself has, once for each link.
+    pub(crate) fn host_count(&self) -> usize {
+        self.host_count
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.by_address.keys().copied()
+    }
+
+    pub(crate) fn owned_by(&self, owner: Owner) -> Vec<IpAddr> {
+        self.owners
+            .get(&owner)
+            .map(|set| set.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// Removes the facts of a link of the node (frames, neighbours, node addresses).
+    pub(crate) fn remove_link(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(ifindex));
+        for address in &addresses {
+            self.remove_frames(ifindex, *address, |_| true);
+            self.remove_neighbour(ifindex, *address);
+            self.unassign_host(ifindex, *address);
+        }
+        addresses
+    }
+
+    /// Removes the facts of a link as a pod device (frames, neighbours).
+    pub(crate) fn remove_pod_claims(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+        let addresses = self.owned_by(Owner::Link(ifindex));
+        for address in &addresses {
+            self.remove_frames(ifindex, *address, |_| true);
+            self.remove_neighbour(ifindex, *address);
+        }
+        addresses
+    }
+
+    fn index_link(&mut self, ifindex: IfIndex, address: IpAddr) {
+        self.owners
+            .entry(Owner::Link(ifindex))
+            .or_default()
+            .insert(address);
+    }
+
+    fn unindex_link(&mut self, ifindex: IfIndex, address: IpAddr) {
+        let still = self.by_address.get(&address).is_some_and(|entry| {
+            entry.frames.iter().any(|f| f.ifindex == ifindex)
+                || entry.neighbours.iter().any(|n| n.ifindex == ifindex)
+                || entry.host.iter().any(|h| h.ifindex == ifindex)
+        });
+        if !still {
+            self.unindex(Owner::Link(ifindex), address);
+        }
+    }
+
+    fn unindex(&mut self, owner: Owner, address: IpAddr) {
+        if let Some(set) = self.owners.get_mut(&owner) {
+            set.remove(&address);
+            if set.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    fn drop_if_empty(&mut self, address: IpAddr) {
+        if self
+            .by_address
+            .get(&address)
+            .is_some_and(|facts| facts.is_empty())
+        {
+            self.by_address.remove(&address);
+        }
+    }
+}

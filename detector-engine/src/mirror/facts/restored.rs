@@ -1,0 +1,93 @@
+//! When evidence began, as an earlier run of the agent knew it.
+
+use std::net::IpAddr;
+
+use crate::{
+    mirror::facts::Facts,
+    model::{
+        beginning::Beginning,
+        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
+        evidence_detail::EvidenceDetail,
+        observation::{IfIndex, Peer, Timestamp},
+    },
+};
+
+impl Facts {
+    /// Continues with what an earlier run knew of the beginning of a claim. `claimant` is as it was then, with its
+    /// present identity; its device has this peer and is a port of this bridge. Frames are restored on their own.
+    pub(crate) fn restore_beginnings(
+        &mut self,
+        address: IpAddr,
+        claimant: &Claimant,
+        (peer, bridge): (Option<Peer>, Option<IfIndex>),
+    ) {
+        let Some(facts) = self.by_address.get_mut(&address) else {
+            return;
+        };
+        let (device, mac_behind) = match claimant.id {
+            ClaimantId::Host => {
+                let known = evidence(claimant, EvidenceKind::Address, |_| true);
+                for host in &mut facts.host {
+                    continue_from(claimant, known, &mut host.first, &mut host.beginning);
+                }
+                return;
+            }
+            ClaimantId::Device(device, _) => (device, None),
+            ClaimantId::BehindBridge(bridge, mac) => (bridge, Some(mac)),
+            ClaimantId::Registered(_) => return,
+        };
+        let is_further = |e: &Evidence| {
+            let detail = e.detail.as_ref();
+            detail.is_some_and(EvidenceDetail::is_on_further_interface)
+        };
+        for assigned in facts.assigned.iter_mut().filter(|a| Some(a.peer) == peer) {
+            let known = evidence(claimant, EvidenceKind::Address, |e| !is_further(e));
+            continue_from(
+                claimant,
+                known,
+                &mut assigned.first,
+                &mut assigned.beginning,
+            );
+        }
+        for further in facts.further.iter_mut().filter(|f| Some(f.peer) == peer) {
+            let known = evidence(claimant, EvidenceKind::Address, is_further);
+            continue_from(claimant, known, &mut further.first, &mut further.beginning);
+        }
+        for entry in &mut facts.neighbours {
+            let lladdr = entry.lladdr;
+            let known = evidence(claimant, EvidenceKind::Neighbour, |e| e.mac == Some(lladdr));
+            // An entry on a bridge belongs to the port that its hardware address is behind.
+            let is_own = entry.ifindex == device && mac_behind.is_none_or(|mac| mac == lladdr);
+            if is_own || (known.is_some() && Some(entry.ifindex) == bridge) {
+                continue_from(claimant, known, &mut entry.first, &mut entry.beginning);
+            }
+        }
+    }
+}
+
+fn evidence(
+    claimant: &Claimant,
+    kind: EvidenceKind,
+    is_it: impl Fn(&Evidence) -> bool,
+) -> Option<&Evidence> {
+    let mut evidence = claimant.evidence.iter();
+    evidence.find(|e| e.kind == kind && is_it(e))
+}
+
+/// The fact is the evidence that the claimant had, or else no older than its claim.
+fn continue_from(
+    claimant: &Claimant,
+    known: Option<&Evidence>,
+    first: &mut Timestamp,
+    beginning: &mut Beginning,
+) {
+    match known {
+        Some(known) if known.first_seen <= *first => {
+            (*first, *beginning) = (known.first_seen, known.beginning);
+        }
+        _ if claimant.beginning.is_known() => {
+            beginning.not_before = beginning.not_before.max(Some(claimant.since));
+        }
+        _ => beginning.not_before = beginning.not_before.max(claimant.beginning.not_before),
+    }
+}

@@ -1,0 +1,193 @@
+//! L2 domains and routing domains of links (`docs/detection-rules.md`, section 2).
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use crate::{
+    hash::HashMap,
+    mirror::links::Links,
+    model::{
+        observation::{IfIndex, LinkKind, Vlan},
+        scope::{NetworkId, is_link_local},
+    },
+};
+
+/// What a frame reaches without being routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct L2Domain {
+    /// The bridge or other switch; else the link itself.
+    pub(crate) switch: IfIndex,
+    /// The VLAN there.
+    pub(crate) vlan: Vlan,
+}
+
+impl Links {
+    fn kind(&self, ifindex: IfIndex) -> Option<LinkKind> {
+        Some(self.get(ifindex)?.link.kind)
+    }
+
+    /// The bridge or other switch that a link is a port of.
+    pub(crate) fn switch_of(&self, ifindex: IfIndex) -> Option<IfIndex> {
+        let master = self.get(ifindex)?.link.master?;
+        self.is_switch(master).then_some(master)
+    }
+
+    /// Whether a link is a bridge or another switch.
+    pub(crate) fn is_switch(&self, ifindex: IfIndex) -> bool {
+        matches!(
+            self.kind(ifindex),
+            Some(LinkKind::Bridge | LinkKind::Switch)
+        )
+    }
+
+    /// The L2 domain of frames with these tags on a link.
+    pub(crate) fn l2_domain(&self, ifindex: IfIndex, vlan: Vlan) -> L2Domain {
+        if let Some(LinkKind::Vlan { parent, id, .. }) = self.kind(ifindex)
+            && self.is_bridge(parent)
+            && vlan == Vlan::default()
+        {
+            return L2Domain {
+                switch: parent,
+                vlan: Vlan {
+                    outer: Some(id),
+                    inner: None,
+                },
+            };
+        }
+        let switch = self.switch_of(ifindex).unwrap_or(ifindex);
+        // A tag comes from the sender; the bridge adds the port's PVID to a frame without one.
+        let untagged = self.untagged_vlan(switch, ifindex);
+        L2Domain {
+            switch,
+            vlan: Vlan {
+                outer: vlan.outer.or(untagged),
+                inner: vlan.inner,
+            },
+        }
+    }
+
+    /// The VLAN of untagged frames at a port of `bridge`, or at the bridge itself, if it filters
+    /// VLANs.
+    fn untagged_vlan(&self, bridge: IfIndex, port: IfIndex) -> Option<u16> {
+        self.get(bridge)?.link.vlan_filtering?;
+        self.pvid(port)
+    }
+
+    /// The link by which the node itself takes part in an L2 domain of a bridge: the bridge, or a
+    /// VLAN interface on it.
+    pub(crate) fn own_interface(&self, domain: L2Domain) -> Option<IfIndex> {
+        let L2Domain { switch, vlan } = domain;
+        match (vlan.outer, vlan.inner) {
+            (_, Some(_)) => None,
+            (outer, None) if outer == self.untagged_vlan(switch, switch) => Some(switch),
+            (Some(id), None) => self.vlan_interface(switch, id),
+            (None, None) => None,
+        }
+    }
+
+    /// The routing domain of a link: that of the VRF it is enslaved to, or the node's.
+    pub(crate) fn routing_domain(&self, ifindex: IfIndex) -> NetworkId {
+        let master = self.get(ifindex).and_then(|state| state.link.master);
+        match master.map(|master| (master, self.kind(master))) {
+            Some((vrf, Some(LinkKind::Vrf { .. }))) => NetworkId::Vrf(vrf),
+            _ => NetworkId::Node,
+        }
+    }
+
+    /// The routing domain that a routing table belongs to.
+    pub(crate) fn domain_of_table(&self, table: u32) -> NetworkId {
+        self.vrf_of_table(table)
+            .map_or(NetworkId::Node, NetworkId::Vrf)
+    }
+
+    /// The links whose L2 domain or routing domain depends on a bridge, another switch, a VRF or a
+    /// VLAN interface: itself, its ports, theirs, and those of the bridge that it is on. Empty for
+    /// other links.
+    pub(crate) fn depending_on(&self, ifindex: IfIndex) -> BTreeSet<IfIndex> {
+        let mut found = BTreeSet::new();
+        if matches!(
+            self.kind(ifindex),
+            None | Some(LinkKind::Pod | LinkKind::Other)
+        ) {
+            return found;
+        }
+        let mut pending = vec![ifindex];
+        while let Some(next) = pending.pop() {
+            if !found.insert(next) {
+                continue;
+            }
+            if let Some(LinkKind::Vlan { parent, .. }) = self.kind(next) {
+                pending.push(parent);
+            }
+            let links = self.iter().map(|state| &state.link);
+            let ports = links.filter(|link| link.master == Some(next));
+            pending.extend(ports.map(|port| port.ifindex));
+        }
+        found
+    }
+}
+
+/// By which links the node itself takes part in L2 domains: those that have an address or a route
+/// of a family, link-local ones aside, which every link has.
+#[derive(Debug, Default)]
+pub(crate) struct L3Presence {
+    counts: HashMap<(IfIndex, Family), usize>,
+    /// Links for which that changed since last taken.
+    changed: BTreeSet<IfIndex>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+impl L3Presence {
+    /// A link has an address, or a route to this destination, more than before.
+    pub(crate) fn add(&mut self, ifindex: IfIndex, address: IpAddr) {
+        if is_link_local(address) {
+            return;
+        }
+        let count = self
+            .counts
+            .entry((ifindex, Family::of(address)))
+            .or_default();
+        *count += 1;
+        if *count == 1 {
+            self.changed.insert(ifindex);
+        }
+    }
+
+    /// It has one less.
+    pub(crate) fn remove(&mut self, ifindex: IfIndex, address: IpAddr) {
+        let key = (ifindex, Family::of(address));
+        if is_link_local(address) {
+            return;
+        }
+        if let Some(count) = self.counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&key);
+                self.changed.insert(ifindex);
+            }
+        }
+    }
+
+    /// Whether a link has an address or a route of the family of `address`.
+    pub(crate) fn has(&self, ifindex: IfIndex, address: IpAddr) -> bool {
+        self.counts.contains_key(&(ifindex, Family::of(address)))
+    }
+
+    /// The links for which that changed.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<IfIndex> {
+        std::mem::take(&mut self.changed)
+    }
+}

@@ -1,0 +1,365 @@
+//! Conflicts as the engine reports them: plain, owned data.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    anomaly::AnomalyId,
+    beginning::Beginning,
+    evidence_detail::EvidenceDetail,
+    network::Network,
+    observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
+};
+
+/// Identifies a conflict for its whole life, also across restarts of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ConflictId(pub u128);
+
+impl fmt::Display for ConflictId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl From<ConflictId> for String {
+    fn from(id: ConflictId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for ConflictId {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
+
+/// What kind of conflict it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ConflictKind {
+    /// Devices of two or more pods claim the address.
+    Duplicate,
+    /// A pod claims an address of the node itself.
+    Host,
+    /// An allowed address moves too often.
+    Flapping,
+}
+
+impl ConflictKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Duplicate, Self::Host, Self::Flapping];
+
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Duplicate => "duplicate",
+            Self::Host => "host",
+            Self::Flapping => "flapping",
+        }
+    }
+}
+
+/// Where the claimants of a conflict are.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ConflictScope {
+    /// All on this node.
+    #[default]
+    Node,
+    /// On several nodes of the cluster.
+    Fleet,
+}
+
+impl ConflictScope {
+    /// Every scope.
+    pub const ALL: [Self; 2] = [Self::Node, Self::Fleet];
+
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Fleet => "fleet",
+        }
+    }
+}
+
+/// How strong the evidence is (`docs/detection-rules.md`, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Confidence {
+    /// Claims were seen on the wire or in the neighbour table.
+    Observed,
+    /// Two pods, or a pod and the node, have the address assigned or a permanent neighbour entry.
+    Certain,
+}
+
+impl Confidence {
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observed => "observed",
+            Self::Certain => "certain",
+        }
+    }
+}
+
+/// Identifies a claimant. Never a device name alone: names are reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ClaimantId {
+    /// The node itself.
+    Host,
+    /// A pod device, by index and generation.
+    Device(IfIndex, u64),
+    /// A hardware address behind a bridge whose port is unknown.
+    BehindBridge(IfIndex, Mac),
+    /// A claimant known from the cluster's registry, by a hash of its node and device.
+    Registered(u64),
+}
+
+/// The kinds of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum EvidenceKind {
+    /// Assigned inside the pod's namespace (or on the node itself).
+    Address,
+    /// An ARP frame the pod sent.
+    Arp,
+    /// A Neighbour Discovery frame the pod sent.
+    Ndp,
+    /// A valid entry of the kernel's neighbour table.
+    Neighbour,
+}
+
+impl EvidenceKind {
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Arp => "arp",
+            Self::Ndp => "ndp",
+            Self::Neighbour => "neighbour",
+        }
+    }
+
+    /// Whether evidence of this kind is certain: an assigned address, or a `PERMANENT` neighbour entry
+    /// (`docs/detection-rules.md`, section 7).
+    #[must_use]
+    pub fn is_certain(self, detail: Option<&EvidenceDetail>) -> bool {
+        match self {
+            Self::Address => true,
+            Self::Neighbour => detail == Some(&EvidenceDetail::State(NudState::Permanent)),
+            Self::Arp | Self::Ndp => false,
+        }
+    }
+}
+
+/// One piece of evidence for a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Its kind.
+    pub kind: EvidenceKind,
+    /// When it was first seen.
+    pub first_seen: Timestamp,
+    /// What is known of when it began.
+    #[serde(default)]
+    pub beginning: Beginning,
+    /// When it was last seen. Frames repeated within 30 s are only counted in the kernel and do not
+    /// update it.
+    pub last_seen: Timestamp,
+    /// The hardware address in it.
+    pub mac: Option<Mac>,
+    /// Details, such as the neighbour state.
+    pub detail: Option<EvidenceDetail>,
+}
+
+/// Why a claimant left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LeaveReason {
+    /// Its device was removed.
+    DeviceRemoved,
+    /// The address was removed from it.
+    AddressRemoved,
+    /// Nothing supports the claim any more.
+    Expired,
+}
+
+impl LeaveReason {
+    /// The name used in events and metrics (`docs/events.md`).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DeviceRemoved => "device_removed",
+            Self::AddressRemoved => "address_removed",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// A device (or the node) that claims an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimant {
+    /// Its identity.
+    pub id: ClaimantId,
+    /// The device's name when the claim was last derived.
+    pub device: String,
+    /// The device's index.
+    pub ifindex: IfIndex,
+    /// The hardware address in its newest evidence.
+    pub mac: Option<Mac>,
+    /// The bridge the device is a port of.
+    pub master: Option<String>,
+    /// The pod's end of the device, if known.
+    pub peer: Option<Peer>,
+    /// When the oldest of its evidence was first seen.
+    pub since: Timestamp,
+    /// What is known of when the claim began.
+    #[serde(default)]
+    pub beginning: Beginning,
+    /// Whether it certainly began after the claims of all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_newest: bool,
+    /// Whether a record of the runtime, the network plugin or IPAM gives the address to its pod; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rightful: Option<bool>,
+    /// Whether IPAM has allocated the address to its pod; `None` if no pool that was read knows the address, or its owner cannot be
+    /// compared with the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<bool>,
+    /// Evidence for the claim; never empty for a claimant that has not left.
+    pub evidence: Vec<Evidence>,
+    /// Why it left; `None` while it is present.
+    pub left: Option<LeaveReason>,
+    /// What the cluster's registry has about it; `None` if it is known from this node's kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Arc<RegisteredClaimant>>,
+}
+
+/// A claimant as the cluster's registry has it. Of a range it is the node, without a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisteredClaimant {
+    /// The node's name.
+    pub node: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name; empty if there is none.
+    pub pod: String,
+    /// The pod's uid.
+    pub pod_uid: Option<String>,
+    /// The pod's sandbox.
+    pub container_id: Option<String>,
+}
+
+/// A conflict as it is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conflict {
+    /// Its identity.
+    pub id: ConflictId,
+    /// The contested address.
+    pub address: IpAddr,
+    /// The network in which it is contested.
+    #[serde(default)]
+    pub network: Network,
+    /// VLAN tags of the claims.
+    pub vlan: Vlan,
+    /// Its kind.
+    pub kind: ConflictKind,
+    /// Where its claimants are.
+    #[serde(default)]
+    pub scope: ConflictScope,
+    /// How strong the evidence is.
+    pub confidence: Confidence,
+    /// When it was raised.
+    pub raised_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it was resolved; `None` while it is active.
+    pub resolved_at: Option<Timestamp>,
+    /// The kernel's timestamp of the observation that decided the last change.
+    pub decided_at: Timestamp,
+    /// The device name of the claimant that receives the node's traffic.
+    pub traffic_goes_to: Option<String>,
+    /// Present claimants first, then those that left (the newest, bounded by
+    /// `Bounds::claimants_per_conflict`).
+    pub claimants: Vec<Claimant>,
+    /// How many present claimants are not listed because of the bound.
+    pub claimants_omitted: usize,
+    /// How often it began again within a minute of its end.
+    #[serde(default)]
+    pub repeats: u32,
+    /// Of one that has begun again: since when it has been over; `None` while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_since: Option<Timestamp>,
+    /// The address sweep that it is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<AnomalyId>,
+    /// The last event about it; `None` before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
+}
+
+/// What the last event about a conflict contained. The engine only stores it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// Its latency in microseconds.
+    pub latency_us: u64,
+    /// What the next event is compared with.
+    #[serde(default)]
+    pub digest: ConflictDigest,
+}
+
+/// Hashes of the parts of an event about a conflict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConflictDigest {
+    /// Of the kind.
+    pub kind: u64,
+    /// Of the confidence.
+    pub confidence: u64,
+    /// Of the device that receives the traffic.
+    pub traffic_goes_to: u64,
+    /// Of the newest claimant and how that is known.
+    pub newest: u64,
+    /// Of the sweep's id.
+    pub sweep: u64,
+    /// Of the listed claimants.
+    pub claimants: Vec<ClaimantDigest>,
+    /// How many claimants are not listed.
+    pub claimants_omitted: usize,
+}
+
+/// Hashes of the parts of a claimant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClaimantDigest {
+    /// Of its device and why it left.
+    pub identity: u64,
+    /// Of its evidence without times.
+    pub evidence: u64,
+    /// Of its pod.
+    pub pod: u64,
+    /// Of the pod's name alone.
+    pub pod_name: u64,
+    /// How much was known of the pod; 0 if nothing was.
+    pub pod_parts: u8,
+    /// Of what records have about the claim.
+    pub rightful: u64,
+}
+
+impl Conflict {
+    /// From the timestamp of the observation that decided the last change to the change, in nanoseconds.
+    pub(crate) fn latency(&self) -> u64 {
+        self.updated_at.0.saturating_sub(self.decided_at.0)
+    }
+
+    /// Claimants that have not left.
+    pub fn present(&self) -> impl Iterator<Item = &Claimant> {
+        self.claimants.iter().filter(|c| c.left.is_none())
+    }
+}

@@ -1,0 +1,44 @@
+//! Removes claimants that are another claimant seen a second time.
+
+use crate::{
+    mirror::links::{Links, PodIdentity},
+    model::{
+        conflict::{Claimant, ClaimantId},
+        observation::Mac,
+    },
+};
+
+/// Removes claims that another interface of the same pod explains (`docs/detection-rules.md`,
+/// section 10).
+///
+/// A pod answers for any of its addresses on each of its interfaces (`arp_ignore` 0), and sends
+/// requests with any of them as the sender (`arp_announce` 0). Evidence that is not certain is
+/// therefore no claim of its own if another interface of the same pod has certain evidence. If none
+/// has, all of it is one claim, shown at the first interface.
+pub(crate) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>, links: &Links) {
+    let interfaces: Vec<_> = claimants
+        .iter()
+        .filter_map(|c| match links.pod_identity(c.id) {
+            PodIdentity::Namespace(nsid) => Some((nsid, c.is_certain(), c.id)),
+            PodIdentity::Claimant(_) => None,
+        })
+        .collect();
+    claimants.retain(|c| {
+        let identity = links.pod_identity(c.id);
+        let explains = |(nsid, certain, id): &(_, bool, _)| {
+            identity == PodIdentity::Namespace(*nsid) && (*certain || *id < c.id)
+        };
+        c.is_certain() || !interfaces.iter().any(explains)
+    });
+}
+
+/// Removes a hardware address behind a bridge if it is also in the evidence of a device: it is that
+/// device.
+pub(crate) fn drop_resolved_bridge_claims(claimants: &mut Vec<Claimant>) {
+    let known: Vec<Mac> = claimants
+        .iter()
+        .filter(|c| matches!(c.id, ClaimantId::Device(..)))
+        .flat_map(|c| c.evidence.iter().filter_map(|e| e.mac))
+        .collect();
+    claimants.retain(|c| !matches!(c.id, ClaimantId::BehindBridge(_, mac) if known.contains(&mac)));
+}

@@ -1,0 +1,141 @@
+//! Which devices contest the addresses of which open conflicts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use crate::{
+    hash::HashMap,
+    model::{
+        anomaly::Contested,
+        conflict::{ClaimantId, Confidence, Conflict, ConflictId, ConflictKind},
+        observation::{IfIndex, Timestamp},
+    },
+};
+
+/// The most contested addresses listed.
+const LISTED: usize = 16;
+
+/// A device, by index and generation.
+pub(crate) type DeviceKey = (IfIndex, u64);
+
+/// An open conflict and the devices that contest its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contest {
+    raised_at: Timestamp,
+    conflict: ConflictId,
+    by: Vec<DeviceKey>,
+}
+
+/// The contested conflicts, by address and by device.
+#[derive(Debug, Default)]
+pub(super) struct Contests {
+    by_address: HashMap<IpAddr, Vec<Contest>>,
+    /// The conflicts that each device contests, the oldest first.
+    by_device: HashMap<DeviceKey, BTreeMap<(Timestamp, ConflictId), IpAddr>>,
+}
+
+impl Contests {
+    /// Replaces what is known about the conflicts of one address. Returns the devices for which that changed something.
+    pub(super) fn replace<'c>(
+        &mut self,
+        address: IpAddr,
+        open: impl Iterator<Item = &'c Conflict>,
+    ) -> BTreeSet<DeviceKey> {
+        let contests: Vec<_> = open
+            .map(|conflict| Contest {
+                raised_at: conflict.raised_at,
+                conflict: conflict.id,
+                by: contesters(conflict),
+            })
+            .filter(|contest| !contest.by.is_empty())
+            .collect();
+        let before = match self.by_address.get(&address) {
+            Some(before) if *before == contests => return BTreeSet::new(),
+            None if contests.is_empty() => return BTreeSet::new(),
+            _ => self.by_address.remove(&address).unwrap_or_default(),
+        };
+        for (contest, device) in by_device(&before) {
+            if let Some(contested) = self.by_device.get_mut(&device) {
+                contested.remove(&(contest.raised_at, contest.conflict));
+                if contested.is_empty() {
+                    self.by_device.remove(&device);
+                }
+            }
+        }
+        for (contest, device) in by_device(&contests) {
+            let contested = self.by_device.entry(device).or_default();
+            contested.insert((contest.raised_at, contest.conflict), address);
+        }
+        let devices = by_device(&before).chain(by_device(&contests));
+        let changed = devices.map(|(_, device)| device).collect();
+        if !contests.is_empty() {
+            self.by_address.insert(address, contests);
+        }
+        changed
+    }
+
+    /// The devices that contest the address of a conflict; none if it is not known.
+    pub(super) fn contesters(&self, address: IpAddr, conflict: ConflictId) -> &[DeviceKey] {
+        let mut contests = self.by_address.get(&address).into_iter().flatten();
+        let contest = contests.find(|contest| contest.conflict == conflict);
+        contest.map_or(&[], |contest| &contest.by)
+    }
+
+    /// The devices that contest an address.
+    pub(super) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
+        let contests = self.by_address.get(&address).into_iter().flatten();
+        contests.flat_map(|contest| &contest.by).copied().collect()
+    }
+
+    /// The addresses that a device contests.
+    pub(super) fn addresses(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
+        let contested = self.by_device.get(&device).into_iter();
+        contested.flat_map(BTreeMap::values).copied().collect()
+    }
+
+    /// How many conflicts a device contests.
+    pub(super) fn count(&self, device: DeviceKey) -> usize {
+        self.by_device.get(&device).map_or(0, BTreeMap::len)
+    }
+
+    /// What a device contests: the number, and the oldest addresses.
+    pub(super) fn contested(&self, device: DeviceKey) -> Contested {
+        let contested = self.by_device.get(&device);
+        let addresses = contested.into_iter().flat_map(BTreeMap::values);
+        Contested {
+            count: self.count(device),
+            first: addresses.take(LISTED).copied().collect(),
+        }
+    }
+}
+
+fn by_device(contests: &[Contest]) -> impl Iterator<Item = (&Contest, DeviceKey)> {
+    let contests = contests.iter();
+    contests.flat_map(|contest| contest.by.iter().map(move |device| (contest, *device)))
+}
+
+/// The devices that contest the address of a conflict: those without certain evidence, except the
+/// owner if that has none either. The owner is the claimant with certain evidence, else the oldest.
+fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
+    let is_eligible = conflict.kind != ConflictKind::Flapping
+        && conflict.confidence == Confidence::Observed
+        // One that is not listed may be anybody.
+        && conflict.claimants_omitted == 0;
+    if !is_eligible {
+        return Vec::new();
+    }
+    let certain = conflict.present().find(|c| c.is_certain());
+    let owner = certain.or_else(|| conflict.present().min_by_key(|c| c.since));
+    let owner = owner.map(|c| c.id);
+    conflict
+        .present()
+        .filter(|c| !c.is_certain() && Some(c.id) != owner)
+        .filter_map(|c| match c.id {
+            ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
+            // These claim nothing without certain evidence.
+            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
+        })
+        .collect()
+}

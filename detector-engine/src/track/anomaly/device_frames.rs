@@ -1,0 +1,98 @@
+//! Anomalies of a device that only frames show: a pod that requests its gateway again and again, and one that sends router
+//! advertisements. Each lasts until no such frame was seen for a while.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use crate::{
+    model::{
+        anomaly::AnomalyKind,
+        observation::{IfIndex, Timestamp, Vlan},
+    },
+    track::anomaly::{contests::DeviceKey, lifecycle::AnomalyKey},
+};
+
+/// How many anomalies are tracked at once.
+const MAX_TRACKED: usize = 4096;
+/// How many of them are of one device.
+const MAX_PER_DEVICE: usize = 64;
+/// The kinds.
+const KINDS: [AnomalyKind; 2] = [AnomalyKind::GatewayUnresolved, AnomalyKind::RogueRouter];
+
+/// When the last frame of each anomaly was seen.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceFrames {
+    last_seen: BTreeMap<AnomalyKey, Timestamp>,
+}
+
+impl DeviceFrames {
+    /// Records a frame; `false` at the bound.
+    pub(crate) fn record(&mut self, key: AnomalyKey, at: Timestamp) -> bool {
+        if !self.last_seen.contains_key(&key) {
+            let of_device = self.keys().filter(|known| known.device == key.device);
+            if of_device.count() >= MAX_PER_DEVICE || self.last_seen.len() >= MAX_TRACKED {
+                return false;
+            }
+        }
+        let last = self.last_seen.entry(key).or_insert(at);
+        *last = at.max(*last);
+        true
+    }
+
+    pub(crate) fn remove(&mut self, key: &AnomalyKey) {
+        self.last_seen.remove(key);
+    }
+
+    /// The anomalies about one address, and when the last frame of each was seen.
+    pub(crate) fn of(&self, address: IpAddr) -> Vec<(AnomalyKey, Timestamp)> {
+        let of_kind = |kind| {
+            self.last_seen
+                .range(AnomalyKey::of(kind, address)..)
+                .take_while(move |(key, _)| (key.kind, key.address) == (kind, address))
+        };
+        KINDS
+            .into_iter()
+            .flat_map(of_kind)
+            .map(|(key, last)| (*key, *last))
+            .collect()
+    }
+
+    /// The anomaly of the router on a device.
+    pub(crate) fn router(&self, device: DeviceKey) -> Option<AnomalyKey> {
+        let mut routers = self.keys().filter(|k| k.kind == AnomalyKind::RogueRouter);
+        routers.find(|key| key.device == Some(device)).copied()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &AnomalyKey> {
+        self.last_seen.keys()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last_seen.is_empty()
+    }
+}
+
+/// An anomaly is resolved after this time without a frame.
+pub(crate) fn quiet_after(kind: AnomalyKind) -> Duration {
+    match kind {
+        // The longest time between two advertisements of a router (MaxRtrAdvInterval, RFC 4861 section 6.2.1).
+        AnomalyKind::RogueRouter => Duration::from_secs(1800),
+        // A pod that has nothing to send does not ask either.
+        _ => Duration::from_secs(60),
+    }
+}
+
+impl AnomalyKey {
+    /// The key of an anomaly of frames: one for each device, VLAN and address.
+    pub(crate) fn of_frames(
+        kind: AnomalyKind,
+        address: IpAddr,
+        (ifindex, generation): (IfIndex, u64),
+        vlan: Vlan,
+    ) -> Self {
+        Self {
+            device: Some((ifindex, generation)),
+            vlan,
+            ..Self::of(kind, address)
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The lifecycle of anomalies: raised once and resolved once, or continued from the previous run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, hash_map::Entry},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    hash::HashMap,
+    limits::expiry::ExpiryQueue,
+    mirror::pools::Pools,
+    model::{
+        anomaly::{
+            Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
+        },
+        conflict::{Claimant, ClaimantId},
+        ids::mix,
+        observation::{IfIndex, Timestamp, Vlan},
+        pool::{PoolId, PoolSource},
+        settings::{AnomalyRules, Bounds},
+    },
+    track::{
+        anomaly::{
+            contests::DeviceKey,
+            device_frames::{DeviceFrames, quiet_after},
+            macs::Macs,
+            sweep::Sweeps,
+        },
+        counts::KindCounts,
+        lifecycle::DecisionTime,
+    },
+};
+
+/// How long a restored anomaly stays open after the first full snapshot if it is not found again.
+const RESTORED_TTL: Duration = Duration::from_secs(20);
+
+/// Identifies an open anomaly. A device is identified by index and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct AnomalyKey {
+    pub(crate) kind: AnomalyKind,
+    pub(crate) address: IpAddr,
+    pub(crate) device: Option<(IfIndex, u64)>,
+    pub(crate) vlan: Vlan,
+}
+
+impl AnomalyKey {
+    /// The key of an anomaly that concerns the address alone.
+    pub(crate) fn of(kind: AnomalyKind, address: IpAddr) -> Self {
+        Self {
+            kind,
+            address,
+            device: None,
+            vlan: Vlan::default(),
+        }
+    }
+}
+
+/// The contents of a new anomaly.
+#[derive(Debug)]
+pub(crate) struct AnomalyDetails {
+    pub(crate) cause: AnomalyCause,
+    pub(crate) holders: Vec<Claimant>,
+    pub(crate) source: Option<Arc<PoolSource>>,
+    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) detail: String,
+    pub(crate) contested: Option<Contested>,
+}
+
+/// Since when a state lasts, by address.
+pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
+
+/// Open anomalies, and states that may become one.
+#[derive(Debug)]
+pub(crate) struct Anomalies {
+    pub(crate) rules: AnomalyRules,
+    pub(crate) pools: Pools,
+    pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
+    /// Of `open` and `restored` together.
+    counts: KindCounts<AnomalyKind>,
+    /// Anomalies of the previous run that were not found again yet.
+    pub(super) restored: Vec<Anomaly>,
+    restored_until: Option<Timestamp>,
+    /// Live addresses without an allocation.
+    pub(super) unallocated_since: FirstSeen,
+    /// Live addresses whose allocation is another pod's.
+    pub(super) owned_by_another_since: FirstSeen,
+    /// Allocated addresses that no pod has.
+    pub(super) unused_since: FirstSeen,
+    /// Live addresses whose host route leads to no claimant.
+    pub(super) stray_since: FirstSeen,
+    /// Addresses that failed duplicate address detection and are in no conflict.
+    pub(super) unusable_since: FirstSeen,
+    /// Live addresses whose host route led to a claimant.
+    pub(super) routed: BTreeSet<IpAddr>,
+    /// Anomalies that only frames show.
+    pub(crate) frames: DeviceFrames,
+    /// Who contests which conflicts.
+    pub(crate) sweeps: Sweeps,
+    /// Hardware addresses that are not where they belong.
+    pub(crate) macs: Macs,
+    /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
+    pub(super) pending_reads: BTreeSet<(PoolId, Option<IpAddr>)>,
+    /// Open ones by the device that they name.
+    by_device: HashMap<IfIndex, usize>,
+    pub(super) expiry: ExpiryQueue,
+    seed: u64,
+    serial: u64,
+    pub(super) refused: u64,
+}
+
+impl Anomalies {
+    pub(crate) fn new(rules: AnomalyRules, seed: u64) -> Self {
+        Self {
+            rules,
+            pools: Pools::default(),
+            open: BTreeMap::new(),
+            counts: KindCounts::default(),
+            restored: Vec::new(),
+            restored_until: None,
+            unallocated_since: HashMap::default(),
+            owned_by_another_since: HashMap::default(),
+            unused_since: HashMap::default(),
+            stray_since: HashMap::default(),
+            unusable_since: HashMap::default(),
+            routed: BTreeSet::new(),
+            frames: DeviceFrames::default(),
+            sweeps: Sweeps::default(),
+            macs: Macs::default(),
+            pending_reads: BTreeSet::new(),
+            by_device: HashMap::default(),
+            expiry: ExpiryQueue::default(),
+            seed,
+            serial: 0,
+            refused: 0,
+        }
+    }
+
+    /// Restores the open anomalies of the previous run: each keeps its id and is not raised again.
+    pub(crate) fn restore(&mut self, restored: Vec<Anomaly>) {
+        for anomaly in &restored {
+            self.counts.add(anomaly.kind);
+        }
+        self.restored.extend(restored);
+    }
+
+    /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come
+    /// late.
+    pub(crate) fn continue_router(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
+        let mut restored = self.restored.iter().enumerate();
+        let found = restored.find(|(_, restored)| restored.id == id);
+        let Some((position, restored)) = found.filter(|_| self.frames.router(device).is_none())
+        else {
+            return;
+        };
+        let key = AnomalyKey::of_frames(restored.kind, restored.address, device, restored.vlan);
+        if !self.frames.record(key, now) {
+            return;
+        }
+        let mut anomaly = self.restored.swap_remove(position);
+        if let Some(holder) = &mut anomaly.holder {
+            holder.id = ClaimantId::Device(device.0, device.1);
+        }
+        self.expiry
+            .schedule(key.address, now + quiet_after(key.kind));
+        self.insert_open(key, anomaly);
+    }
+
+    /// The first full snapshot is merged: restored anomalies that are not found again within
+    /// [`RESTORED_TTL`] are resolved.
+    pub(crate) fn on_full_snapshot(&mut self, now: Timestamp) {
+        if !self.restored.is_empty() && self.restored_until.is_none() {
+            self.restored_until = Some(now + RESTORED_TTL);
+        }
+    }
+
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Anomaly> {
+        self.open.values().chain(&self.restored)
+    }
+
+    /// How many anomalies of `kind` are open.
+    pub(crate) fn count(&self, kind: AnomalyKind) -> usize {
+        self.counts.of(&kind)
+    }
+
+    pub(crate) fn is_open(&self, key: &AnomalyKey) -> bool {
+        self.open.contains_key(key)
+    }
+
+    pub(super) fn has_cause(&self, key: &AnomalyKey, cause: AnomalyCause) -> bool {
+        self.open.get(key).is_some_and(|open| open.cause == cause)
+    }
+
+    /// Schedules a check of an address.
+    pub(crate) fn schedule(&mut self, address: IpAddr, at: Timestamp) {
+        self.expiry.schedule(address, at);
+    }
+
+    /// Anomalies rejected at a bound.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Every address that has or may get an anomaly.
+    pub(crate) fn addresses(&self) -> BTreeSet<IpAddr> {
+        let open = self.open.keys().map(|key| key.address);
+        let pending = self
+            .unused_since
+            .keys()
+            .chain(self.unallocated_since.keys())
+            .chain(self.owned_by_another_since.keys())
+            .copied();
+        open.chain(pending).chain(self.pools.allocated()).collect()
+    }
+
+    /// When the next check is due.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        let due = [
+            self.expiry.next_due(),
+            self.restored_until,
+            self.sweeps.next_due(),
+            self.macs.next_due(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// The next address that is due by `now`.
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
+        self.expiry.pop_due(now)
+    }
+
+    /// Resolves restored anomalies that were not found again in time.
+    pub(crate) fn expire_restored(&mut self, now: Timestamp, effects: &mut Vec<AnomalyEffect>) {
+        if self.restored_until.is_none_or(|until| until > now) {
+            return;
+        }
+        self.restored_until = None;
+        for anomaly in std::mem::take(&mut self.restored) {
+            self.counts.subtract(&anomaly.kind);
+            effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
+        }
+    }
+
+    /// Whether the state in `which` has lasted for `grace`. If not, a check is scheduled; at the
+    /// bound it is rejected.
+    pub(super) fn has_lasted(
+        &mut self,
+        which: fn(&mut Self) -> &mut FirstSeen,
+        address: IpAddr,
+        grace: Duration,
+        now: Timestamp,
+        bounds: &Bounds,
+    ) -> bool {
+        let since = which(self);
+        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
+            self.refused += 1;
+            return false;
+        }
+        let due = *since.entry(address).or_insert(now) + grace;
+        if now < due {
+            self.expiry.schedule(address, due);
+        }
+        now >= due
+    }
+
+    pub(crate) fn raise(
+        &mut self,
+        key: AnomalyKey,
+        details: AnomalyDetails,
+        at: DecisionTime,
+        bounds: &Bounds,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        let mut holders = details.holders.into_iter();
+        let holder = holders.next();
+        let (known, is_restored) = match self.remove_open(&key) {
+            Some(open) => (Some(open), false),
+            None => (self.take_restored(&key, holder.as_ref()), true),
+        };
+        if let Some(known) = known {
+            let is_other = (known.cause, &known.owner) != (details.cause, &details.owner);
+            let mut continued = if is_other || is_restored {
+                Anomaly {
+                    cause: details.cause,
+                    holder,
+                    also_on: holders.map(|h| h.device).collect(),
+                    source: details.source,
+                    owner: details.owner,
+                    contested: details.contested,
+                    ..known
+                }
+            } else {
+                known
+            };
+            // It may contain more, such as the name of the pod that owns the allocation.
+            continued.detail = details.detail;
+            if is_other {
+                continued.decided_at = at.decided_at;
+                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
+            }
+            self.insert_open(key, continued);
+            return;
+        }
+        let of_device = holder.as_ref().and_then(|h| self.by_device.get(&h.ifindex));
+        let is_at_share = of_device.is_some_and(|count| *count >= bounds.anomalies_per_device);
+        if is_at_share || self.open.len() >= bounds.open_conflicts {
+            self.refused += 1;
+            self.expiry
+                .schedule(key.address, at.now + Duration::from_secs(60));
+            return;
+        }
+        let anomaly = Anomaly {
+            id: self.next_id(),
+            kind: key.kind,
+            cause: details.cause,
+            address: key.address,
+            vlan: key.vlan,
+            holder,
+            also_on: holders.map(|h| h.device).collect(),
+            source: details.source,
+            owner: details.owner,
+            detail: details.detail,
+            contested: details.contested,
+            overlap: None,
+            raised_at: at.now,
+            decided_at: at.decided_at,
+            reported_latency_us: None,
+            resolved_at: None,
+            resolve_reason: None,
+        };
+        effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        self.counts.add(key.kind);
+        self.insert_open(key, anomaly);
+    }
+
+    /// Stores the latency of the last event about an open anomaly.
+    pub(crate) fn set_reported_latency(
+        &mut self,
+        (kind, address, id): (AnomalyKind, IpAddr, AnomalyId),
+        latency_us: u64,
+    ) {
+        let of_address = self.open.range_mut(AnomalyKey::of(kind, address)..);
+        let mut of_address =
+            of_address.take_while(|(key, _)| (key.kind, key.address) == (kind, address));
+        if let Some((_, anomaly)) = of_address.find(|(_, anomaly)| anomaly.id == id) {
+            anomaly.reported_latency_us = Some(latency_us);
+        }
+    }
+
+    pub(super) fn insert_open(&mut self, key: AnomalyKey, anomaly: Anomaly) {
+        if let Some(holder) = &anomaly.holder {
+            *self.by_device.entry(holder.ifindex).or_default() += 1;
+        }
+        self.open.insert(key, anomaly);
+    }
+
+    /// The anomaly of the previous run that `key` and `holder` continue.
+    fn take_restored(&mut self, key: &AnomalyKey, holder: Option<&Claimant>) -> Option<Anomaly> {
+        let mut restored = self.restored.iter();
+        let index = restored.position(|old| is_same_anomaly(old, key, holder))?;
+        Some(self.restored.swap_remove(index))
+    }
+
+    fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
+        let anomaly = self.open.remove(key)?;
+        if let Some(holder) = &anomaly.holder
+            && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(anomaly)
+    }
+
+    pub(crate) fn resolve(
+        &mut self,
+        key: &AnomalyKey,
+        reason: ResolveReason,
+        at: DecisionTime,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        if let Some(anomaly) = self.remove_open(key) {
+            self.counts.subtract(&anomaly.kind);
+            effects.push(resolved(anomaly, reason, at.now, at.decided_at));
+        }
+    }
+
+    /// Distinct from the conflict ids of the same seed.
+    fn next_id(&mut self) -> AnomalyId {
+        self.serial += 1;
+        let high = mix(!self.seed ^ mix(self.serial));
+        let low = mix((!self.seed).rotate_left(32).wrapping_add(self.serial));
+        AnomalyId((u128::from(high) << 64) | u128::from(low))
+    }
+}
+
+fn resolved(
+    mut anomaly: Anomaly,
+    reason: ResolveReason,
+    now: Timestamp,
+    decided_at: Timestamp,
+) -> AnomalyEffect {
+    anomaly.resolved_at = Some(now);
+    anomaly.decided_at = decided_at;
+    anomaly.resolve_reason = Some(reason);
+    AnomalyEffect::Resolved(Box::new(anomaly))
+}
+
+/// Whether an anomaly of the previous run is this one. Its device has another generation now.
+fn is_same_anomaly(old: &Anomaly, key: &AnomalyKey, holder: Option<&Claimant>) -> bool {
+    let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
+    (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)
+        && (key.device.is_none() || device(old.holder.as_ref()) == device(holder))
+}

@@ -1,0 +1,71 @@
+//! Addresses that pods have and cannot use, although nothing conflicts with them any more (`address_unusable`).
+//!
+//! IPv6 duplicate address detection that failed leaves the address on the interface, and Linux neither uses it nor tries again
+//! (`addrconf_dad_stop` in `net/ipv6/addrconf.c`).
+
+use std::net::IpAddr;
+
+use crate::{
+    model::{
+        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
+        conflict::Claimant,
+        settings::Bounds,
+    },
+    track::{
+        anomaly::{
+            allocations::first_device,
+            lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
+        },
+        lifecycle::DecisionTime,
+    },
+};
+
+impl Anomalies {
+    /// Whether an address is unusable in a pod, or was when it was last checked.
+    pub(crate) fn tracks_unusable(&self, address: IpAddr) -> bool {
+        self.unusable_since.contains_key(&address)
+    }
+
+    /// An address that failed duplicate address detection is on these devices, and in no conflict.
+    pub(crate) fn address_unusable(
+        &mut self,
+        address: IpAddr,
+        holders: Vec<Claimant>,
+        at: DecisionTime,
+        bounds: &Bounds,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
+        let grace = self.rules.stray_route_grace;
+        if self.is_open(&key)
+            || !self.has_lasted(|a| &mut a.unusable_since, address, grace, at.now, bounds)
+        {
+            return;
+        }
+        let on = first_device(&holders);
+        let details = AnomalyDetails {
+            cause: AnomalyCause::DadFailed,
+            detail: format!(
+                "duplicate address detection of {address} failed on {on}, and no other claim of it is known any more: the pod cannot use the address until it is added again"
+            ),
+            holders,
+            source: None,
+            owner: None,
+            contested: None,
+        };
+        self.raise(key, details, at, bounds, effects);
+    }
+
+    /// No pod has the address in that state.
+    pub(crate) fn address_not_unusable(
+        &mut self,
+        address: IpAddr,
+        reason: ResolveReason,
+        at: DecisionTime,
+        effects: &mut Vec<AnomalyEffect>,
+    ) {
+        self.unusable_since.remove(&address);
+        let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
+        self.resolve(&key, reason, at, effects);
+    }
+}

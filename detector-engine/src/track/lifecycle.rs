@@ -1,0 +1,301 @@
+//! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
+//!
+//! Invariants: a conflict is raised and resolved in turn and keeps its id, also if it [begins again](crate::track::repeats) within a
+//! minute; between two updates is at least [`Settings::update_interval`](crate::Settings), at the end of which the last change is
+//! reported; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
+//! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
+//! known afterwards is no change: a new conflict is one event.
+
+use std::net::IpAddr;
+
+use crate::{
+    hash::HashMap,
+    limits::expiry::ExpiryQueue,
+    model::{
+        anomaly::AnomalyId,
+        conflict::{
+            Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason,
+            Reported,
+        },
+        effect::Effect,
+        ids::mix,
+        network::Network,
+        observation::Timestamp,
+        scope::Scope,
+        settings::{Bounds, Settings},
+    },
+    track::{
+        conflict_room::{ConflictRoom, RetryTarget},
+        counts::KindCounts,
+        repeats::{EndedConflicts, Recurrence},
+        tracked_conflict::TrackedConflict,
+    },
+};
+
+/// The state of an address in one scope, as the rules decide it.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) network: Network,
+    /// The kind of conflict; `None` if there is none.
+    pub(crate) kind: Option<ConflictKind>,
+    pub(crate) confidence: Confidence,
+    pub(crate) claimants: Vec<Claimant>,
+    /// Whether all of them are interfaces of one pod.
+    pub(crate) is_one_pod: bool,
+    /// The one of `claimants` that receives the node's traffic.
+    pub(crate) receiver: Option<ClaimantId>,
+}
+
+impl Decision {
+    /// The device name of the receiver.
+    pub(crate) fn traffic_goes_to(&self) -> Option<String> {
+        let receiver = self.claimants.iter().find(|c| Some(c.id) == self.receiver);
+        receiver.map(|c| c.device.clone())
+    }
+}
+
+/// When a decision is made, and the timestamp of the observation that caused it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecisionTime {
+    pub(crate) now: Timestamp,
+    pub(crate) decided_at: Timestamp,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
+    counts: KindCounts<ConflictKind>,
+    seed: u64,
+    serial: u64,
+    room: ConflictRoom,
+    /// How many claimants all open conflicts list.
+    listed: usize,
+    ended: EndedConflicts,
+    /// When to decide an address again because of an update or an end that waits.
+    waiting: ExpiryQueue,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            open: HashMap::default(),
+            counts: KindCounts::default(),
+            seed,
+            serial: 0,
+            room: ConflictRoom::default(),
+            listed: 0,
+            ended: EndedConflicts::default(),
+            waiting: ExpiryQueue::default(),
+        }
+    }
+
+    /// The next rejected address to decide again, if there is room.
+    pub(crate) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
+        self.room.next_retry(bounds)
+    }
+
+    /// When [`Lifecycle::pop_due`] has to be called next.
+    pub(crate) fn next_due(&self) -> Option<Timestamp> {
+        self.waiting.next_due()
+    }
+
+    /// The next address that is to be decided again by `now`.
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
+        self.waiting.pop_due(now)
+    }
+
+    pub(crate) fn open(&self) -> impl Iterator<Item = (Scope, &Conflict)> {
+        self.open
+            .values()
+            .flatten()
+            .map(|(scope, open)| (*scope, &open.conflict))
+    }
+
+    pub(crate) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
+        let open = self.open.get(&address).into_iter().flatten();
+        open.map(|(scope, open)| (*scope, &open.conflict))
+    }
+
+    /// How many conflicts of `kind` are open.
+    pub(crate) fn count(&self, kind: ConflictKind) -> usize {
+        self.counts.of(&kind)
+    }
+
+    pub(crate) fn has_open(&self, address: IpAddr) -> bool {
+        self.open.contains_key(&address)
+    }
+
+    /// Opens a conflict of the previous run again.
+    pub(crate) fn restore(&mut self, scope: Scope, conflict: Conflict, is_unreported: bool) {
+        let ids = conflict.present().map(|c| c.id).collect();
+        self.room.open(&ids);
+        self.counts.add(conflict.kind);
+        self.listed += conflict.claimants.len();
+        let open = self.open.entry(conflict.address).or_default();
+        let mut tracked = TrackedConflict::new(conflict, ids);
+        tracked.has_unreported_change = is_unreported;
+        open.push((scope, tracked));
+    }
+
+    /// Applies the decisions about one address; scopes without a decision have no claimants any
+    /// more. Returns how many conflicts were rejected at the bound.
+    pub(crate) fn apply(
+        &mut self,
+        address: IpAddr,
+        mut decisions: Vec<(Scope, Decision)>,
+        leave_reason: impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
+        settings: &Settings,
+        effects: &mut Vec<Effect>,
+    ) -> u64 {
+        let bounds = &settings.bounds;
+        let mut refused = 0;
+        let open = self.open.remove(&address).unwrap_or_default();
+        let mut still_open = Vec::with_capacity(open.len());
+        for (scope, mut known) in open {
+            self.room.close(&known.ids);
+            self.listed -= known.conflict.claimants.len();
+            let room = bounds.listed_claimants.saturating_sub(self.listed);
+            let position = decisions.iter().position(|(other, _)| *other == scope);
+            let decision = position.map(|position| decisions.swap_remove(position).1);
+            match decision {
+                Some(
+                    decision @ Decision {
+                        kind: Some(kind), ..
+                    },
+                ) => {
+                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.add(kind);
+                    if known.conflict.quiet_since.take().is_some() {
+                        known.conflict.repeats = known.conflict.repeats.saturating_add(1);
+                    }
+                    known.has_unreported_change |=
+                        known.change(kind, decision, &leave_reason, at, (bounds, room));
+                    if let Some(due) = known.report_change(at.now, settings, effects) {
+                        self.waiting.schedule(address, due);
+                    }
+                    self.room.open(&known.ids);
+                    self.listed += known.conflict.claimants.len();
+                    still_open.push((scope, known));
+                }
+                _ if known.may_begin_again(&leave_reason)
+                    && known.is_quiet_until(at.now) > at.now =>
+                {
+                    self.waiting.schedule(address, known.is_quiet_until(at.now));
+                    self.room.open(&known.ids);
+                    self.listed += known.conflict.claimants.len();
+                    still_open.push((scope, known));
+                }
+                outcome => {
+                    self.counts.subtract(&known.conflict.kind);
+                    let what = Recurrence::new(address, scope, known.conflict.kind, &known.ids);
+                    let resolved = known.resolve(outcome, &leave_reason, at, (bounds, room));
+                    self.ended
+                        .add(what, &resolved, at.now, bounds.open_conflicts);
+                    effects.push(Effect::Resolved(resolved));
+                }
+            }
+        }
+        for (scope, decision) in decisions {
+            let Some(kind) = decision.kind else { continue };
+            let ids = decision.claimants.iter().map(|c| c.id);
+            let rejected = self.room.reject(address, ids, decision.confidence, bounds);
+            if let Some(is_new) = rejected {
+                refused += u64::from(is_new);
+                continue;
+            }
+            self.counts.add(kind);
+            let room = bounds.listed_claimants.saturating_sub(self.listed);
+            let mut opened =
+                TrackedConflict::raise(address, scope, kind, decision, at, (bounds, room));
+            let what = Recurrence::new(address, scope, kind, &opened.ids);
+            let again = self.ended.take(&what, at.now);
+            let (id, repeats) = again.unwrap_or_else(|| (self.next_id(), 0));
+            (opened.conflict.id, opened.conflict.repeats) = (id, repeats);
+            effects.push(Effect::Raised(opened.conflict.clone()));
+            self.room.open(&opened.ids);
+            self.listed += opened.conflict.claimants.len();
+            still_open.push((scope, opened));
+        }
+        if !still_open.is_empty() {
+            self.open.insert(address, still_open);
+        }
+        refused
+    }
+
+    /// Replaces an open conflict with `conflict`, which is the same one with newer evidence, and
+    /// reports it as updated. Its detection latency stays: nothing was detected.
+    pub(crate) fn refresh(
+        &mut self,
+        conflict: Conflict,
+        now: Timestamp,
+        settings: &Settings,
+        effects: &mut Vec<Effect>,
+    ) {
+        let address = conflict.address;
+        let Some(tracked) = self.tracked_mut(address, conflict.id) else {
+            return;
+        };
+        let latency = conflict.latency();
+        tracked.conflict = Conflict {
+            updated_at: now,
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
+            ..conflict
+        };
+        tracked.has_unreported_change = true;
+        if let Some(due) = tracked.report_change(now, settings, effects) {
+            self.waiting.schedule(address, due);
+        }
+    }
+
+    fn tracked_mut(&mut self, address: IpAddr, id: ConflictId) -> Option<&mut TrackedConflict> {
+        let mut open = self.open.get_mut(&address)?.iter_mut();
+        let (_, tracked) = open.find(|(_, tracked)| tracked.conflict.id == id)?;
+        Some(tracked)
+    }
+
+    /// Whether a change of an open conflict waits to be reported.
+    pub(crate) fn has_unreported_change(&self, address: IpAddr, id: ConflictId) -> bool {
+        let mut open = self.open.get(&address).into_iter().flatten();
+        open.any(|(_, tracked)| tracked.conflict.id == id && tracked.has_unreported_change)
+    }
+
+    /// Stores what the last event about an open conflict contained.
+    pub(crate) fn set_reported(&mut self, address: IpAddr, id: ConflictId, reported: Reported) {
+        if let Some(tracked) = self.tracked_mut(address, id) {
+            tracked.conflict.reported = Some(reported);
+        }
+    }
+
+    /// Marks an open conflict as part of this sweep, or of none. If no effect contains it, `effects` are given.
+    pub(crate) fn set_sweep(
+        &mut self,
+        address: IpAddr,
+        id: ConflictId,
+        sweep: Option<AnomalyId>,
+        at: DecisionTime,
+        settings: &Settings,
+        effects: Option<&mut Vec<Effect>>,
+    ) {
+        let Some(tracked) = self.tracked_mut(address, id) else {
+            return;
+        };
+        tracked.conflict.sweep = sweep;
+        tracked.conflict.updated_at = at.now;
+        tracked.conflict.decided_at = at.decided_at;
+        if let Some(effects) = effects {
+            tracked.has_unreported_change = true;
+            if let Some(due) = tracked.report_change(at.now, settings, effects) {
+                self.waiting.schedule(address, due);
+            }
+        }
+    }
+
+    /// Distinct across restarts by the seed, and within one run by the serial number.
+    fn next_id(&mut self) -> ConflictId {
+        self.serial += 1;
+        let high = mix(self.seed ^ mix(self.serial));
+        let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
+        ConflictId((u128::from(high) << 64) | u128::from(low))
+    }
+}

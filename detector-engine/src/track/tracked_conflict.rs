@@ -1,0 +1,260 @@
+//! One open conflict: how it changes, which of its claimants are listed, and when a change is reported.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use crate::{
+    model::{
+        conflict::{
+            Claimant, ClaimantId, Conflict, ConflictId, ConflictKind, ConflictScope, LeaveReason,
+        },
+        effect::Effect,
+        network::Network,
+        observation::Timestamp,
+        scope::Scope,
+        settings::{Bounds, Settings},
+    },
+    track::{
+        lifecycle::{Decision, DecisionTime},
+        repeats::QUIET,
+    },
+};
+
+/// An open conflict, and what was reported of it.
+#[derive(Debug)]
+pub(crate) struct TrackedConflict {
+    pub(crate) conflict: Conflict,
+    /// All present claimants, including those beyond the bound on listed ones.
+    pub(crate) ids: BTreeSet<ClaimantId>,
+    /// A change that no event contains yet.
+    pub(crate) has_unreported_change: bool,
+    /// When the next update may be reported.
+    next_update: Timestamp,
+}
+
+impl TrackedConflict {
+    pub(crate) fn new(conflict: Conflict, ids: BTreeSet<ClaimantId>) -> Self {
+        Self {
+            conflict,
+            ids,
+            has_unreported_change: false,
+            next_update: Timestamp(0),
+        }
+    }
+
+    /// Reports what changed, or returns when it may be.
+    pub(crate) fn report_change(
+        &mut self,
+        now: Timestamp,
+        settings: &Settings,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Timestamp> {
+        if !self.has_unreported_change {
+            return None;
+        }
+        if now < self.next_update {
+            return Some(self.next_update);
+        }
+        self.has_unreported_change = false;
+        self.next_update = now + settings.update_interval;
+        // The time that the update waited is no latency of the detection.
+        let latency = self.conflict.latency();
+        self.conflict.decided_at = Timestamp(now.0.saturating_sub(latency));
+        effects.push(Effect::Updated(self.conflict.clone()));
+        None
+    }
+
+    /// Whether it has begun again before, and all of its claimants are still there.
+    pub(crate) fn may_begin_again(&self, leave_reason: &impl Fn(&Claimant) -> LeaveReason) -> bool {
+        let mut present = self.conflict.present();
+        self.conflict.repeats > 0 && present.all(|c| leave_reason(c) != LeaveReason::DeviceRemoved)
+    }
+
+    /// It is over at `now`, if it was not before: until when it is not resolved nevertheless.
+    pub(crate) fn is_quiet_until(&mut self, now: Timestamp) -> Timestamp {
+        *self.conflict.quiet_since.get_or_insert(now) + QUIET
+    }
+
+    /// Its id is set afterwards.
+    pub(crate) fn raise(
+        address: IpAddr,
+        scope: Scope,
+        kind: ConflictKind,
+        decision: Decision,
+        at: DecisionTime,
+        limits: (&Bounds, usize),
+    ) -> Self {
+        let ids = decision.claimants.iter().map(|c| c.id).collect();
+        let traffic_goes_to = decision.traffic_goes_to();
+        let confidence = decision.confidence;
+        let network = decision.network.clone();
+        let (claimants, claimants_omitted) = listed(decision, limits);
+        let conflict = Conflict {
+            scope: ConflictScope::Node,
+            id: ConflictId(0),
+            repeats: 0,
+            quiet_since: None,
+            address,
+            network,
+            vlan: scope.vlan,
+            kind,
+            confidence,
+            raised_at: at.now,
+            updated_at: at.now,
+            resolved_at: None,
+            decided_at: at.decided_at,
+            traffic_goes_to,
+            claimants,
+            claimants_omitted,
+            sweep: None,
+            reported: None,
+        };
+        Self::new(conflict, ids)
+    }
+
+    /// Updates the conflict; `true` if that is worth a notification.
+    pub(crate) fn change(
+        &mut self,
+        kind: ConflictKind,
+        decision: Decision,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
+        limits: (&Bounds, usize),
+    ) -> bool {
+        let conflict = &mut self.conflict;
+        let before = (
+            conflict.kind,
+            conflict.confidence,
+            std::mem::take(&mut conflict.traffic_goes_to),
+        );
+        conflict.kind = kind;
+        conflict.confidence = decision.confidence;
+        conflict.traffic_goes_to = decision.traffic_goes_to();
+        let joined_or_left = self.replace(decision, leave_reason, limits);
+        let conflict = &mut self.conflict;
+        let changed = joined_or_left
+            || before
+                != (
+                    conflict.kind,
+                    conflict.confidence,
+                    conflict.traffic_goes_to.clone(),
+                );
+        if changed {
+            conflict.updated_at = at.now;
+            conflict.decided_at = at.decided_at;
+        }
+        changed
+    }
+
+    pub(crate) fn resolve(
+        mut self,
+        outcome: Option<Decision>,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+        at: DecisionTime,
+        limits: (&Bounds, usize),
+    ) -> Conflict {
+        let remaining = outcome.unwrap_or(Decision {
+            network: Network::Node,
+            kind: None,
+            confidence: self.conflict.confidence,
+            claimants: Vec::new(),
+            is_one_pod: false,
+            receiver: None,
+        });
+        let is_one_pod = remaining.is_one_pod;
+        let traffic_goes_to = remaining.traffic_goes_to();
+        self.replace(remaining, leave_reason, limits);
+        let mut conflict = self.conflict;
+        if is_one_pod {
+            // It is shown at the first of its interfaces.
+            let mut is_first = true;
+            conflict
+                .claimants
+                .retain(|c| c.left.is_some() || std::mem::take(&mut is_first));
+        }
+        conflict.traffic_goes_to = traffic_goes_to;
+        conflict.updated_at = at.now;
+        conflict.decided_at = at.decided_at;
+        conflict.resolved_at = Some(at.now);
+        conflict
+    }
+
+    /// Replaces the present claimants; those that left follow with their reasons. `true` if a
+    /// claimant joined or left, its device was renamed, or its interface got another hardware address.
+    fn replace(
+        &mut self,
+        decision: Decision,
+        leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+        limits: (&Bounds, usize),
+    ) -> bool {
+        let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
+        let before = std::mem::take(&mut self.conflict.claimants);
+        let (mut claimants, omitted) = listed(decision, limits);
+        let mut differs = false;
+        for known in before.iter().filter(|c| c.left.is_none()) {
+            let is_same = |c: &&mut Claimant| (c.id, c.ifindex) == (known.id, known.ifindex);
+            let Some(claimant) = claimants.iter_mut().find(is_same) else {
+                continue;
+            };
+            claimant.keep_records(known);
+            differs |= claimant.device != known.device
+                || claimant.has_other_mac(known)
+                || claimant.rightful != known.rightful
+                || claimant.allocated != known.allocated;
+        }
+        let left = departed(before, &ids, leave_reason, list_limit(limits));
+        claimants.extend(left);
+        self.conflict.claimants = claimants;
+        self.conflict.claimants_omitted = omitted;
+        let changed = differs || ids != self.ids;
+        self.ids = ids;
+        changed
+    }
+}
+
+/// The claimants that are not present any more, each with its reason; bounded, the newest are kept.
+fn departed(
+    before: Vec<Claimant>,
+    present: &BTreeSet<ClaimantId>,
+    leave_reason: &impl Fn(&Claimant) -> LeaveReason,
+    limit: usize,
+) -> Vec<Claimant> {
+    let mut left: Vec<_> = before
+        .into_iter()
+        .filter(|c| !present.contains(&c.id))
+        .collect();
+    left.sort_by_key(|c| c.left.is_none());
+    for claimant in left.iter_mut().filter(|c| c.left.is_none()) {
+        claimant.left = Some(leave_reason(claimant));
+        claimant.is_newest = false;
+    }
+    let surplus = left.len().saturating_sub(limit);
+    left.drain(..surplus);
+    left
+}
+
+/// The claimants within the bound, the oldest first, and how many are beyond it. The receiver of the
+/// traffic is always among the listed ones: it takes the last place if it is younger.
+fn listed(decision: Decision, limits: (&Bounds, usize)) -> (Vec<Claimant>, usize) {
+    let Decision {
+        mut claimants,
+        receiver,
+        ..
+    } = decision;
+    let bound = list_limit(limits);
+    let omitted = claimants.len().saturating_sub(bound);
+    let position = claimants.iter().position(|c| Some(c.id) == receiver);
+    if let (Some(position), Some(last)) = (position, bound.checked_sub(1))
+        && position > last
+    {
+        claimants.swap(last, position);
+    }
+    claimants.truncate(bound);
+    (claimants, omitted)
+}
+
+/// How many claimants a conflict lists, where all others leave room for `room`.
+fn list_limit((bounds, room): (&Bounds, usize)) -> usize {
+    // Half of the room for those that left.
+    let limit = bounds.claimants_per_conflict;
+    (room / 2).clamp(limit.min(2), limit)
+}
