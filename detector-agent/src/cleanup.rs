@@ -2,8 +2,8 @@
 
 use crate::{
     cli::CleanupArgs,
-    instance::{Instance, InstanceError},
     observe::ebpf::{TcError, leftovers},
+    process::instance::{Instance, InstanceError},
 };
 
 /// Why nothing was removed, or not everything.

@@ -12,8 +12,8 @@ use detector_event::guidance::StatusPageUrl;
 use ipnet::IpNet;
 
 use crate::{
-    fleet::FleetSettings, http::Listen, instance::socket_path, ipam::IpamSettings,
-    observe::ebpf::AttachMode, pods::PodLookupSettings, sinks::settings::SinkSettings,
+    fleet::FleetSettings, http::Listen, ipam::IpamSettings, observe::ebpf::AttachMode,
+    pods::PodLookupSettings, process::instance::socket_path, sinks::settings::SinkSettings,
 };
 
 /// Headings of `--help`, which group the flags.

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use detector_agent::process::logging;
 use detector_agent::{
     agent, check, cleanup,
     cli::{Cli, Command},
     config::{self, ConfigError},
-    logging, watch,
+    watch,
 };
 use detector_client::{name_service, packaging};
 use detector_event::counted;

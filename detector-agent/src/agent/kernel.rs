@@ -8,7 +8,6 @@ use tracing::{info, warn};
 use super::{AgentError, options};
 use crate::{
     cli::RunArgs,
-    memory,
     metrics::Metrics,
     observe::{
         ebpf::{CounterReader, KernelLogReader, Programs, RingReader, leftovers},
@@ -16,7 +15,7 @@ use crate::{
             DeviceSelector, ListenerOptions, NetlinkListener, NetlinkReader, NodeWithoutNeighbours,
         },
     },
-    threads,
+    process::{memory, threads},
 };
 
 /// Time between two reads of the kernel log.

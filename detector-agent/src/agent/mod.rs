@@ -29,19 +29,16 @@ use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
-    descriptors,
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
+        Reporter,
     },
     fleet::{self, Feed},
     health::{Health, SourceHealth},
     http::{self, Endpoints, HttpError},
-    instance::{Instance, InstanceError},
     ipam,
     kube_client::KubeClient,
-    mailbox::MailboxSender,
     metrics::Metrics,
-    node::{self, NodeNameError},
     observe::{
         ebpf::LoadError,
         netlink::{DeviceSelector, OpenError, PatternError},
@@ -49,12 +46,18 @@ use crate::{
     },
     persist::{Restored, store::Store},
     pods::{self, PodDirectory, PodLookups, PodResolver, PodSources},
+    process::{
+        descriptors,
+        instance::{Instance, InstanceError},
+        mailbox::MailboxSender,
+        node::{self, NodeNameError},
+        threads,
+    },
     sinks::{
-        Reporter,
+        self,
         kube_events::KubeEvents,
         start::{Senders, SinksError},
     },
-    threads,
 };
 use kernel::Kernel;
 use signals::StopSignals;
@@ -160,7 +163,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if let Some(part) = lines_part {
         reporter.show_lines(part);
     }
-    let feed = http::Feed::default();
+    let feed = sinks::Feed::default();
     reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
         reporter.add_sink(sink);

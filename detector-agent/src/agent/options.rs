@@ -6,8 +6,12 @@ use detector_engine::{AnomalyRules, Settings};
 
 use super::AgentError;
 use crate::{
-    cli::RunArgs, http, instance::Instance, logging, node, observe::ebpf::EbpfOptions,
-    pods::PathSetting, sinks::lines::Lines,
+    cli::RunArgs,
+    http,
+    observe::ebpf::EbpfOptions,
+    pods::PathSetting,
+    process::{instance::Instance, logging, node},
+    sinks::lines::Lines,
 };
 
 /// The event lines, with `--events`.

@@ -12,8 +12,8 @@ use detector_event::text::Colour;
 
 use crate::{
     cli::{CheckArgs, CheckFormat},
-    node::NodeNameError,
     observe::netlink::{OpenError, PatternError, ReadError},
+    process::node::NodeNameError,
 };
 use agent::Answer;
 use report::Findings;

@@ -19,11 +19,11 @@ use super::{
 };
 use crate::{
     cli::CheckArgs,
-    clock, ipam,
+    ipam,
     kube_client::KubeClient,
-    node,
     observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
     pods::{self, PodSources},
+    process::{clock, node},
 };
 
 /// How long to wait for devices with an unreadable namespace to disappear. When a pod is deleted, the kernel removes the id

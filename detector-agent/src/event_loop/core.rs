@@ -13,9 +13,8 @@ use super::{
     self_check::SelfChecks,
 };
 use crate::{
-    clock,
+    event_loop::Reporter,
     health::SourceHealth,
-    mailbox::MailboxSender,
     metrics::{Kind, Metrics, Reason},
     observe::{
         ebpf::{CounterReader, CounterValues},
@@ -24,7 +23,8 @@ use crate::{
     },
     persist::PersistenceHandle,
     pods::LookupUpdate,
-    sinks::{Reporter, lines::Lines},
+    process::{clock, mailbox::MailboxSender},
+    sinks::lines::Lines,
 };
 
 /// Everything the event loop writes to.

@@ -7,9 +7,8 @@ use tracing::warn;
 
 use super::Core;
 use crate::{
-    clock,
-    log_budget::LogBudget,
     observe::{ebpf::DeviceLosses, worker::WorkerJob},
+    process::{clock, log_budget::LogBudget},
 };
 
 /// A device is named again once it has kept within its budgets for this long.

@@ -11,10 +11,10 @@ use ipnet::IpNet;
 
 use super::Core;
 use crate::{
-    clock,
+    event_loop::Reporter,
     fleet::{self, FleetMessage},
     metrics::{KindAndScope, Metrics, gauge_value},
-    sinks::Reporter,
+    process::clock,
 };
 
 /// What is open. Bounded by the fleet, which reports only addresses and ranges of this node.

@@ -11,10 +11,10 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::Core;
 use crate::{
-    clock,
     fleet::{Candidate, ConflictFeed, Feed, Inbox},
     metrics::gauge_value,
     pods::{LookupUpdate, PodDirectory},
+    process::clock,
 };
 
 /// Most addresses of one round. Those of a large snapshot take several, between which the kernel is served.

@@ -4,7 +4,8 @@ use detector_engine::PoolUpdate;
 
 use super::Query;
 use crate::{
-    fleet::FleetMessage, mailbox::MailboxSender, observe::worker::WorkerEvent, pods::LookupUpdate,
+    fleet::FleetMessage, observe::worker::WorkerEvent, pods::LookupUpdate,
+    process::mailbox::MailboxSender,
 };
 
 /// A message to the event loop.

@@ -18,6 +18,7 @@ mod message;
 mod netlink_pace;
 mod poller;
 mod query;
+mod reporter;
 mod resync;
 mod route_lookups;
 mod self_check;
@@ -28,13 +29,12 @@ use std::{io, time::Duration};
 use detector_engine::{Observation, TimedObservation};
 
 use crate::{
-    clock,
-    mailbox::Mailbox,
     observe::{
         ebpf::RingReader,
         netlink::{DrainedSocket, NetlinkListener, Omitted},
         worker::WorkerEvent,
     },
+    process::{clock, mailbox::Mailbox},
 };
 use fleet::FleetConflicts;
 use netlink_pace::NetlinkPace;
@@ -44,6 +44,7 @@ pub use self::core::{Core, Outputs};
 pub use fleet_feed::FleetFeed;
 pub use message::{EventLoopHandle, LoopMessage};
 pub use query::Query;
+pub use reporter::Reporter;
 pub use resync::Readiness;
 
 /// Maximum number of datagrams and records taken in one round, so that no source starves another.

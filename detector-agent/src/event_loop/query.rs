@@ -6,7 +6,7 @@ use detector_engine::{Anomaly, AnomalyId, Conflict, ConflictId, Engine, ListedCl
 use tokio::sync::oneshot;
 
 use super::FleetConflicts;
-use crate::clock;
+use crate::process::clock;
 
 /// A query with the channel for its answer. Lists are queried by address, a few hundred at a time, so that no answer takes
 /// long.

@@ -14,10 +14,9 @@ use tracing::{info, warn};
 
 use super::Core;
 use crate::{
-    clock,
-    log_budget::LogBudget,
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},
+    process::{clock, log_budget::LogBudget},
 };
 
 /// Minimum time between the starts of two resyncs.

@@ -11,8 +11,8 @@ use tracing::{debug, warn};
 
 use super::Core;
 use crate::{
-    clock,
     observe::{netlink::RouteLookup, worker::WorkerJob},
+    process::clock,
 };
 
 /// Maximum number of addresses in one batch.

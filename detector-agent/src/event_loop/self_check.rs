@@ -14,7 +14,11 @@ use detector_engine::{
 use tracing::warn;
 
 use super::Core;
-use crate::{clock, log_budget::LogBudget, metrics::Reason, observe::worker::WorkerJob};
+use crate::{
+    metrics::Reason,
+    observe::worker::WorkerJob,
+    process::{clock, log_budget::LogBudget},
+};
 
 /// Devices checked in one turn. On an idle node a single check costs several times as much as one of many, because the processor's
 /// caches no longer hold what it needs.

@@ -3,7 +3,7 @@
 use detector_engine::Timestamp;
 use tokio::time::Instant;
 
-use crate::clock;
+use crate::process::clock;
 
 /// Turns times of tokio into times of the protocol, and back.
 #[derive(Clone, Copy, Debug)]

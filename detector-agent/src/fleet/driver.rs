@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     metrics::{FleetRequest, Metrics, gauge_value},
-    timer::{sleep_until_some, with_jitter},
+    process::timer::{sleep_until_some, with_jitter},
 };
 
 /// The shortest sleep, whatever the protocol wants.

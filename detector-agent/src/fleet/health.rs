@@ -8,7 +8,10 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::registry::Problem;
-use crate::{clock, health::Part, log_budget::LogBudget};
+use crate::{
+    health::Part,
+    process::{clock, log_budget::LogBudget},
+};
 
 /// A server that is away for less than this is not shown as away.
 const AWAY_AFTER: Duration = Duration::from_secs(3);

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use crate::{
     persist::store::{Store, StoreError},
-    timer::sleep_until_some,
+    process::timer::sleep_until_some,
 };
 
 /// The longest time a start waits for the disk.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::timer::{DoublingDelay, with_jitter};
+use crate::process::timer::{DoublingDelay, with_jitter};
 
 /// Seconds of the rate that a burst may use at once.
 const BURST_SECONDS: u32 = 5;

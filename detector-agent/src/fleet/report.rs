@@ -166,7 +166,7 @@ mod tests {
     use detector_fleet::{Subject, samples};
 
     use super::*;
-    use crate::clock;
+    use crate::process::clock;
 
     #[test]
     fn each_claimant_has_its_node_and_pod() {

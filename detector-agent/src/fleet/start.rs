@@ -28,9 +28,8 @@ use crate::{
     health::{Health, Part},
     kube_client::KubeClient,
     metrics::Metrics,
-    node,
     persist::store::Store,
-    threads,
+    process::{node, threads},
 };
 
 /// How long the holder's agent may take to confirm.

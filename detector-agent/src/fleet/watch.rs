@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     kube_client::{KubeClient, is_too_long, status_code, watch_config},
-    timer::{DoublingDelay, sleep_until_some, with_jitter},
+    process::timer::{DoublingDelay, sleep_until_some, with_jitter},
 };
 
 /// The longest response, in bytes: a list from the watch cache of some thousand objects, and more than the largest object, which is

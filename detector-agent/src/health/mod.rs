@@ -16,7 +16,7 @@ use std::{
 use detector_engine::Timestamp;
 use detector_event::{PartReport, Role, State};
 
-use crate::clock;
+use crate::process::clock;
 
 pub use sources::{Situation, SourceHealth};
 

@@ -20,8 +20,8 @@ use super::{
     respond::{JSON, Reply, error, head_only, json, stream, with},
 };
 use crate::{
-    clock,
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
+    process::clock,
 };
 
 /// Keys per query: a few hundred microseconds of the event loop's time.

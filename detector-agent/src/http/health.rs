@@ -8,7 +8,7 @@ use super::{
     App,
     respond::{Reply, json, with},
 };
-use crate::{clock, pods::SourceState};
+use crate::{pods::SourceState, process::clock};
 
 #[derive(Serialize)]
 struct Alive {

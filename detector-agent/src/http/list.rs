@@ -13,7 +13,7 @@ use super::{
     parameters::NotAPosition,
     respond::{Chunk, Truncated},
 };
-use crate::clock;
+use crate::process::clock;
 
 /// The most reasons of unknown pods that are listed once; further ones stay where they are.
 const REASONS: usize = 64;

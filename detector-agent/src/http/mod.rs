@@ -12,7 +12,6 @@
 mod accept;
 mod api;
 mod engine_client;
-mod feed;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod guard;
@@ -50,12 +49,12 @@ use tokio::{runtime::Runtime, sync::oneshot, time::sleep};
 use tracing::{error, info, warn};
 
 use crate::{
-    descriptors,
     event_loop::{EventLoopHandle, Readiness},
     health::Health,
     metrics::Metrics,
     pods::PodDirectory,
-    threads,
+    process::{descriptors, threads},
+    sinks::Feed,
 };
 use engine_client::EngineClient;
 use metrics::MetricsText;
@@ -64,7 +63,6 @@ use slots::Slots;
 use tls::Tls;
 use token::Token;
 
-pub use feed::Feed;
 pub use listen::Listen;
 pub use tls::TlsError;
 pub use token::TokenError;

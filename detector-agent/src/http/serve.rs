@@ -32,7 +32,7 @@ use super::{
     slots::{Client, Slot, SlotHandle},
     tls::Tls,
 };
-use crate::{clock, log_budget::LogBudget};
+use crate::process::{clock, log_budget::LogBudget};
 
 /// Bytes of a request line with its headers; more is rejected with 414 or 431.
 const MAX_HEADER_BYTES: usize = 16 << 10;

@@ -16,10 +16,10 @@ use tokio::{
 
 use super::{
     App,
-    feed::{FeedEvent, Subscription},
     respond::{Chunk, Reply, error, head_only, stream, with},
     slots::Client,
 };
+use crate::sinks::feed::{FeedEvent, Subscriber, Subscription};
 
 const EVENT_STREAM: &str = "text/event-stream";
 /// Interval between two `beat` events.
@@ -33,7 +33,11 @@ pub(super) fn events(app: &App, client: Client, headers: &HeaderMap, head: bool)
         return head_only(EVENT_STREAM);
     }
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let Some(subscription) = app.sources.feed.subscribe(client, last_id) else {
+    let subscriber = match client {
+        Client::Node => Subscriber::Node,
+        Client::Other(_) => Subscriber::Other,
+    };
+    let Some(subscription) = app.sources.feed.subscribe(subscriber, last_id) else {
         let reply = error(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many open event streams; try again later",

@@ -29,7 +29,7 @@ use super::{
     files::{self, FileError},
     snapshot_history::SnapshotHistory,
 };
-use crate::clock;
+use crate::process::clock;
 
 /// Longest file and response, in bytes; an address takes some hundred.
 const MAX_BYTES: u64 = 8 << 20;

@@ -20,7 +20,7 @@ use detector_event::{State, counted};
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 
 use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
-use crate::clock;
+use crate::process::clock;
 
 /// Most entries of a directory: more than a /16 has.
 const MAX_ENTRIES: usize = 70_000;

@@ -14,7 +14,10 @@ use redb::{
 use tracing::{info, warn};
 
 use super::{WriteRequest, anomalies};
-use crate::{clock, node, persist::store::StoreError};
+use crate::{
+    persist::store::StoreError,
+    process::{clock, node},
+};
 
 /// To be changed whenever an earlier agent would misread the records, or this one those of an earlier agent.
 pub(super) const FORMAT: &str = "1";

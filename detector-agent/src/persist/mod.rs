@@ -29,7 +29,7 @@ use std::{
 use detector_engine::{Anomaly, AnomalyId, ConflictId, OpenConflict};
 use tracing::error;
 
-use crate::{health::Part, metrics::Metrics, persist::store::Store, threads};
+use crate::{health::Part, metrics::Metrics, persist::store::Store, process::threads};
 
 pub use handle::PersistenceHandle;
 

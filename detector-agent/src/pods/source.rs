@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::PodRecord;
-use crate::{clock, timer::DoublingDelay};
+use crate::process::{clock, timer::DoublingDelay};
 
 /// A working source is queried at least this often, so that its status stays current.
 const HEARTBEAT: Duration = Duration::from_secs(60);

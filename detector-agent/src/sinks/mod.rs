@@ -6,6 +6,7 @@
 pub mod alertmanager;
 pub mod client;
 pub mod digest;
+pub(crate) mod feed;
 pub mod filter;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -14,7 +15,6 @@ pub mod lines;
 pub mod message;
 mod notice;
 pub mod outbox;
-mod reporter;
 pub mod retry;
 pub mod settings;
 pub mod start;
@@ -25,7 +25,7 @@ use std::fmt;
 
 use detector_event::AnyEvent;
 
-pub use reporter::Reporter;
+pub use feed::Feed;
 
 /// Receives events on the event loop's thread. Must return at once: a sink that sends over a network does so from a
 /// queue of its own.

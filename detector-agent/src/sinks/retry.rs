@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::timer::with_jitter;
+use crate::process::timer::with_jitter;
 
 /// The longest wait that a server may request; after it, the request is retried.
 const RETRY_AFTER_LIMIT: Duration = Duration::from_secs(24 * 3600);

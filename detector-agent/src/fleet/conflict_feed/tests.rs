@@ -11,7 +11,7 @@ use detector_engine::{
 use detector_event::{Via, samples};
 
 use super::*;
-use crate::clock;
+use crate::process::clock;
 
 const ADDRESS: &str = "10.244.1.5";
 

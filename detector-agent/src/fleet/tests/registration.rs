@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 
 use super::{CLAIMS, CONFLICTS, NODES, settings, wait_for as wait};
 use crate::{
-    clock,
     fleet::{
         FeedUpdate, FleetSettings, Inbox,
         start::{FleetMessage, Surroundings, prepare},
@@ -24,6 +23,7 @@ use crate::{
     },
     metrics::{FleetRequest, Metrics},
     persist::store::Store,
+    process::clock,
 };
 
 /// A server with the custom resources, and nodes with these podCIDRs.

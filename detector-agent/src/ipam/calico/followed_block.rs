@@ -19,7 +19,7 @@ use tokio::{
 use super::{block_name, blocks_api, read_budget::ReadBudget, spec};
 use crate::{
     kube_client::{KubeClient, status_code, watch_config},
-    timer::DoublingDelay,
+    process::timer::DoublingDelay,
 };
 
 /// Delays after errors.

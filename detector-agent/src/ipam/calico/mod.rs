@@ -39,7 +39,7 @@ use self::{
     watch::BlockWatch,
 };
 use super::{PoolRead, snapshot_history::SnapshotHistory};
-use crate::{clock, kube_client::KubeClient, observe::netlink::NetlinkReader};
+use crate::{kube_client::KubeClient, observe::netlink::NetlinkReader, process::clock};
 
 /// The resource's name.
 const PLACE: &str = "ipamblocks.crd.projectcalico.org";

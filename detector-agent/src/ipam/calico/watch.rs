@@ -23,7 +23,10 @@ use super::{
     read_budget::ReadBudget,
     view::{BlocksView, ViewedBlock},
 };
-use crate::{clock, kube_client::KubeClient, timer::DoublingDelay};
+use crate::{
+    kube_client::KubeClient,
+    process::{clock, timer::DoublingDelay},
+};
 
 /// Time between two looks at the node's routes, which cost the API nothing.
 const RECHECK: Duration = Duration::from_secs(30);

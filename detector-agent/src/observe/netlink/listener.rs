@@ -40,7 +40,7 @@ use super::{
     socket::{MAX_DATAGRAM, OpenError, RouteSocket},
     wire::{RawMessage, RawMessages, Undecodable},
 };
-use crate::clock;
+use crate::process::clock;
 
 /// `linux/rtnetlink.h`; libc does not have them.
 const RTM_NEWNEXTHOP: u16 = 104;

@@ -14,9 +14,8 @@ use tracing::{debug, info, warn};
 
 use super::WorkerEvent;
 use crate::{
-    clock,
-    log_budget::LogBudget,
     observe::ebpf::{AttachError, AttachOutcome, ChangedDevices, Programs},
+    process::{clock, log_budget::LogBudget},
 };
 
 /// Minimum time between two reads of the notifications, if there were any: two programs that both want to be first

@@ -27,7 +27,7 @@ use super::{
         RouteLookup,
     },
 };
-use crate::{clock, mailbox::Mailbox, memory, threads};
+use crate::process::{clock, mailbox::Mailbox, memory, threads};
 use filter_watch::FilterWatch;
 
 /// The longest wait for a job.

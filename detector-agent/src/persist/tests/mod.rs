@@ -20,7 +20,7 @@ use detector_event::{Role, State as PartState};
 use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use super::*;
-use crate::{clock, health::Health, persist::store::StoreError};
+use crate::{health::Health, persist::store::StoreError, process::clock};
 
 const ABOUT: TableDefinition<'_, &str, &str> = TableDefinition::new("state.about");
 

@@ -21,7 +21,7 @@ use crate::{
         PodRecord,
         source::{SourceError, SourceReport, SourceSnapshot},
     },
-    timer::{DoublingDelay, sleep_until_some, with_jitter},
+    process::timer::{DoublingDelay, sleep_until_some, with_jitter},
 };
 
 /// Changes within this time are reported together.

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     metrics::{Lookup, Metrics},
-    timer::sleep_until_some,
+    process::timer::sleep_until_some,
 };
 use device_lookup::DeviceLookup;
 

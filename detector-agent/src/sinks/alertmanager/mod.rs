@@ -34,11 +34,11 @@ use super::{
     retry::RetryPolicy,
 };
 use crate::{
-    clock,
-    log_budget::LogBudget,
+    health::Part,
     metrics::{Delivery, Metrics},
+    process::{clock, log_budget::LogBudget},
+    sinks::settings::AlertmanagerSettings,
 };
-use crate::{health::Part, sinks::settings::AlertmanagerSettings};
 use alert::{Alert, AlertSettings};
 use alert_state::AlertState;
 use parked::ParkedAlerts;

@@ -31,13 +31,11 @@ use self::{
     spam_filter::SpamFilter,
 };
 use crate::{
-    clock,
     health::Part,
     kube_client::KubeClient,
-    log_budget::LogBudget,
     metrics::Metrics,
+    process::{clock, log_budget::LogBudget, timer::sleep_until_some},
     sinks::{EventSink, client::PostFailure},
-    timer::sleep_until_some,
 };
 
 /// The sink's name in metrics.

@@ -65,9 +65,8 @@ use super::{EventSink, digest::DigestRules, filter::Filter};
 use crate::{
     health::Part,
     metrics::{Delivery, Metrics},
-    node,
     persist::store::Store,
-    threads,
+    process::{node, threads},
 };
 use batch::OutboxInput;
 use outbox_store::OutboxStore;

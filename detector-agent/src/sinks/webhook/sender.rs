@@ -17,9 +17,8 @@ use tokio::{
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    clock,
     health::Part,
-    log_budget::LogBudget,
+    process::{clock, log_budget::LogBudget, timer::sleep_until_some},
     sinks::{
         message::Message,
         outbox::{
@@ -29,7 +28,6 @@ use crate::{
         retry::RetryPolicy,
         settings::RetrySettings,
     },
-    timer::sleep_until_some,
 };
 
 /// The most requests at a time.

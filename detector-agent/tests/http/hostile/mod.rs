@@ -12,10 +12,11 @@ use std::{
     time::Duration,
 };
 
+use detector_agent::sinks::Feed;
 use detector_agent::{
     event_loop::EventLoopHandle,
     health::Health,
-    http::{Endpoints, Feed, Listen, Options, Server, Sources},
+    http::{Endpoints, Listen, Options, Server, Sources},
     metrics::Metrics,
 };
 use detector_event::Role;

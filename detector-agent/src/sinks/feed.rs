@@ -11,7 +11,6 @@ use std::{
 use detector_event::{AnyEvent, Change, Event};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use super::slots::Client;
 use crate::sinks::EventSink;
 
 /// Events kept for resuming subscribers; also how far a slow one may fall behind.
@@ -21,21 +20,30 @@ const HISTORY: usize = 50;
 /// Concurrent subscribers on the node, and as many of others: less than either may have connections.
 const MAX_SUBSCRIBERS: usize = 64;
 
+/// Where a subscriber is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subscriber {
+    /// On the node.
+    Node,
+    /// Elsewhere.
+    Other,
+}
+
 /// An event, and its JSON once it was requested.
 #[derive(Debug)]
-pub(super) struct FeedEvent {
+pub(crate) struct FeedEvent {
     event: AnyEvent,
     json: OnceLock<String>,
 }
 
 impl FeedEvent {
     /// The event's id.
-    pub(super) fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         self.event.id()
     }
 
     /// The event as one line of JSON.
-    pub(super) fn json(&self) -> &str {
+    pub(crate) fn json(&self) -> &str {
         let serialise = || serde_json::to_string(&self.event).unwrap_or_default();
         self.json.get_or_init(serialise)
     }
@@ -108,13 +116,13 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, bound: usize) {
 
 /// A subscription.
 #[derive(Debug)]
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
     /// Events after the last one the subscriber has.
-    pub(super) missed: Vec<Arc<FeedEvent>>,
+    pub(crate) missed: Vec<Arc<FeedEvent>>,
     /// No event is missing between that one and `missed`.
-    pub(super) resumed: bool,
+    pub(crate) resumed: bool,
     /// Events from now on.
-    pub(super) receiver: broadcast::Receiver<Arc<FeedEvent>>,
+    pub(crate) receiver: broadcast::Receiver<Arc<FeedEvent>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -125,10 +133,14 @@ impl Feed {
     }
 
     /// Subscribes, resuming after the event with this id; `None` if there are too many subscribers.
-    pub(super) fn subscribe(&self, client: Client, last_id: Option<&str>) -> Option<Subscription> {
-        let permits = match client {
-            Client::Node => &self.node_permits,
-            Client::Other(_) => &self.other_permits,
+    pub(crate) fn subscribe(
+        &self,
+        subscriber: Subscriber,
+        last_id: Option<&str>,
+    ) -> Option<Subscription> {
+        let permits = match subscriber {
+            Subscriber::Node => &self.node_permits,
+            Subscriber::Other => &self.other_permits,
         };
         let permit = Arc::clone(permits).try_acquire_owned().ok()?;
         let recent = self.lock();
@@ -144,7 +156,7 @@ impl Feed {
     }
 
     /// The most recently resolved conflicts, newest first.
-    pub(super) fn resolved(&self) -> Vec<Arc<Event>> {
+    pub(crate) fn resolved(&self) -> Vec<Arc<Event>> {
         self.lock().resolved.iter().rev().cloned().collect()
     }
 }
@@ -162,10 +174,12 @@ mod tests {
         let mut maker = EventMaker::new("node".to_owned(), 7);
         (0..count)
             .map(|_| {
-                let event =
-                    maker.event(&crate::clock::moment(), Change::Resolved, &conflict, |_| {
-                        PodAnswer::Unknown("test".into())
-                    });
+                let event = maker.event(
+                    &crate::process::clock::moment(),
+                    Change::Resolved,
+                    &conflict,
+                    |_| PodAnswer::Unknown("test".into()),
+                );
                 event.into()
             })
             .collect()
@@ -178,7 +192,9 @@ mod tests {
         for event in &events[..3] {
             feed.offer(event);
         }
-        let mut subscription = feed.subscribe(Client::Node, Some(events[0].id())).unwrap();
+        let mut subscription = feed
+            .subscribe(Subscriber::Node, Some(events[0].id()))
+            .unwrap();
         assert!(subscription.resumed);
         let missed: Vec<_> = subscription
             .missed
@@ -191,7 +207,7 @@ mod tests {
             subscription.receiver.try_recv().unwrap().id(),
             events[3].id()
         );
-        let stranger = feed.subscribe(Client::Node, Some("unknown")).unwrap();
+        let stranger = feed.subscribe(Subscriber::Node, Some("unknown")).unwrap();
         assert!(!stranger.resumed && stranger.missed.is_empty());
     }
 
@@ -199,10 +215,10 @@ mod tests {
     fn subscribers_and_history_are_bounded() {
         let mut feed = Feed::default();
         let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
-            .map(|_| feed.subscribe(Client::Node, None).unwrap())
+            .map(|_| feed.subscribe(Subscriber::Node, None).unwrap())
             .collect();
-        assert!(feed.subscribe(Client::Node, None).is_none());
-        let pod = Client::Other([10, 0, 0, 1].into());
+        assert!(feed.subscribe(Subscriber::Node, None).is_none());
+        let pod = Subscriber::Other;
         assert!(feed.subscribe(pod, None).is_some());
         for event in &events(RECENT_EVENTS * 2) {
             feed.offer(event);
@@ -214,6 +230,6 @@ mod tests {
             slow.receiver.try_recv(),
             Err(broadcast::error::TryRecvError::Lagged(_))
         ));
-        assert!(feed.subscribe(Client::Node, None).is_some());
+        assert!(feed.subscribe(Subscriber::Node, None).is_some());
     }
 }

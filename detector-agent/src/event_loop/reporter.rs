@@ -18,15 +18,15 @@ use detector_event::{
 };
 use tracing::{error, info, warn};
 
-use super::{
-    EventSink,
-    lines::{Lines, WriteOutcome},
-};
 use crate::{
-    clock,
     health::Part,
     metrics::Metrics,
     pods::{LookupRequest, PodLookups},
+    process::clock,
+    sinks::{
+        EventSink,
+        lines::{Lines, WriteOutcome},
+    },
 };
 
 /// The event lines' health while they work.
