@@ -11,7 +11,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     hash::HashMap,
     model::{
-        observation::{AssignmentId, FdbEntry, IfIndex, Mac, Peer, Route, RouteKey},
+        observation::{AssignmentId, FdbEntry, IfIndex, Mac, Observation, Peer, Route, RouteKey},
+        route_query::RoutingChange,
         snapshot::{SnapshotScope, SnapshotToken},
     },
 };
@@ -50,6 +51,61 @@ pub(crate) enum StateKey {
     LinkRoutes(IfIndex),
     /// The forwarding entries of a port; they end when it leaves the bridge.
     PortFdb(IfIndex),
+}
+
+impl StateKey {
+    /// The items of which an observation is a live update. What follows for others is touched where it is applied.
+    pub(crate) fn of(observation: &Observation) -> impl Iterator<Item = Self> + use<> {
+        let (key, second) = match observation {
+            Observation::Link(link) => (Self::Link(link.ifindex), None),
+            Observation::LinkGone(ifindex) => (Self::Link(*ifindex), None),
+            Observation::PortVlan(vlan) => (Self::PortVlan(vlan.ifindex), None),
+            Observation::PodAddress(peer, info) => Self::of_pod_address(*peer, info.id()),
+            Observation::PodAddressGone(peer, id) => Self::of_pod_address(*peer, *id),
+            Observation::HostAddress(ifindex, info) => Self::of_host_address(*ifindex, info.id()),
+            Observation::HostAddressGone(ifindex, id) => Self::of_host_address(*ifindex, *id),
+            Observation::Neighbour(n) => (Self::Neighbour(n.ifindex, n.address), None),
+            Observation::NeighbourGone(ifindex, address) => {
+                (Self::Neighbour(*ifindex, *address), None)
+            }
+            Observation::Fdb(entry) | Observation::FdbGone(entry) => (Self::from(entry), None),
+            Observation::Route(route)
+            | Observation::RouteBeside(route, _)
+            | Observation::RouteGone(route) => (Self::from(route), None),
+            Observation::RoutingChanged(RoutingChange::Replaced(place)) => {
+                (Self::Route(*place), None)
+            }
+            Observation::NamespaceIdFreed(_)
+            | Observation::PeerMoved(_)
+            | Observation::PodLink(..)
+            | Observation::NotificationsLost
+            | Observation::RoutingChanged(_)
+            | Observation::RoutesLookedUp(_)
+            | Observation::Frame(_)
+            | Observation::UnansweredProbe(_)
+            | Observation::RouterAdvertisement(_)
+            | Observation::SnapshotStarted(_)
+            | Observation::SelfCheckStarted(_)
+            | Observation::Snapshot(..)
+            | Observation::SnapshotFailed(_)
+            | Observation::Pool(_)
+            | Observation::PodsKnown(_)
+            | Observation::NetworksKnown(_)
+            | Observation::ClaimedTableLost
+            | Observation::DeadlineReached => return None.into_iter().chain(None),
+        };
+        Some(key).into_iter().chain(second)
+    }
+
+    fn of_pod_address(peer: Peer, id: AssignmentId) -> (Self, Option<Self>) {
+        let assignment = Self::PodAssignment(peer, id);
+        (Self::PodAddress(peer, id.address), Some(assignment))
+    }
+
+    fn of_host_address(ifindex: IfIndex, id: AssignmentId) -> (Self, Option<Self>) {
+        let assignment = Self::HostAssignment(ifindex, id);
+        (Self::HostAddress(ifindex, id.address), Some(assignment))
+    }
 }
 
 impl From<&Route> for StateKey {

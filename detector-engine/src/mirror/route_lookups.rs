@@ -11,6 +11,8 @@ use std::{
     net::IpAddr,
 };
 
+use crate::model::observation::Observation;
+use crate::model::route_query::RoutingChange;
 use crate::{
     hash::{HashMap, HashSet},
     mirror::routes::covers_prefix,
@@ -51,6 +53,41 @@ pub(crate) struct RouteLookups {
 }
 
 impl RouteLookups {
+    /// Asks again about the addresses whose answers may depend on what was observed.
+    pub(crate) fn observe(&mut self, observation: &Observation) {
+        match observation {
+            Observation::Link(link) => self.changed(Dependency::Link(link.ifindex)),
+            Observation::HostAddress(_, info) => self.request(info.address),
+            Observation::HostAddressGone(_, id) => self.request(id.address),
+            Observation::Neighbour(n) => {
+                self.changed(Dependency::Neighbour(n.ifindex, n.address));
+            }
+            Observation::NeighbourGone(ifindex, address) => {
+                self.changed(Dependency::Neighbour(*ifindex, *address));
+            }
+            Observation::Fdb(entry) | Observation::FdbGone(entry) => {
+                self.changed(Dependency::Fdb(entry.bridge, entry.mac));
+            }
+            Observation::Route(route)
+            | Observation::RouteBeside(route, _)
+            | Observation::RouteGone(route) => {
+                self.request_covered(route.destination, route.prefix_len);
+            }
+            Observation::RoutingChanged(change) => match change {
+                RoutingChange::Policy => self.request_all(),
+                RoutingChange::Destination(destination, prefix_len) => {
+                    self.request_covered(*destination, *prefix_len);
+                }
+                RoutingChange::Replaced(place) => {
+                    self.request_covered(place.destination, place.prefix_len);
+                }
+                RoutingChange::Port(port) => self.changed(Dependency::Link(*port)),
+            },
+            // What else decides is an answer itself, or has it asked where it is applied.
+            _ => {}
+        }
+    }
+
     /// The kernel's last answer.
     pub(crate) fn answer(&self, query: RouteQuery) -> Option<&RouteTarget> {
         self.tracked.get(&query)?.answer.as_ref()

@@ -37,14 +37,13 @@ use crate::{
         refusals::Refusals,
         self_check::PendingDiscrepancies,
     },
-    mirror::{Mirror, route_lookups::Dependency},
+    mirror::Mirror,
     model::{
         anomaly::Anomaly,
         conflict::{Conflict, Reported},
         effect::{DropCounters, Effect},
         observation::{
-            AssignmentId, IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation,
-            Timestamp,
+            IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation, Timestamp,
         },
         settings::Settings,
     },
@@ -156,93 +155,42 @@ impl Engine {
             now,
             decided_at: at,
         };
+        for key in StateKey::of(&observation) {
+            self.touch(key);
+        }
+        self.mirror.route_lookups.observe(&observation);
         match observation {
-            Observation::Link(link) => {
-                self.touch(StateKey::Link(link.ifindex));
-                self.mirror
-                    .route_lookups
-                    .changed(Dependency::Link(link.ifindex));
-                self.link(link, false, at, effects);
-            }
-            Observation::LinkGone(ifindex) => {
-                self.touch(StateKey::Link(ifindex));
-                self.link_gone(ifindex, effects);
-            }
-            Observation::PortVlan(vlan) => {
-                self.touch(StateKey::PortVlan(vlan.ifindex));
-                self.port_vlan(vlan);
-            }
+            Observation::Link(link) => self.link(link, false, at, effects),
+            Observation::LinkGone(ifindex) => self.link_gone(ifindex, effects),
+            Observation::PortVlan(vlan) => self.port_vlan(vlan),
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodLink(peer, mac) => self.pod_link(peer, mac, now, effects),
             Observation::PodAddress(peer, info) => {
-                if self.may_change(peer, info.id(), now, effects) {
+                if self.may_change(peer, info.address, now, effects) {
                     self.pod_address(peer, info, at, true);
                 }
             }
             Observation::PodAddressGone(peer, id) => {
-                if self.may_change(peer, id, now, effects) {
+                if self.may_change(peer, id.address, now, effects) {
                     self.pod_address_gone(peer, id, at, None);
                 }
             }
-            Observation::HostAddress(ifindex, info) => {
-                self.touch_host_address(ifindex, info.id());
-                self.mirror.route_lookups.request(info.address);
-                self.host_address(ifindex, info, at, true);
-            }
-            Observation::HostAddressGone(ifindex, id) => {
-                self.touch_host_address(ifindex, id);
-                self.mirror.route_lookups.request(id.address);
-                self.host_address_gone(ifindex, id);
-            }
+            Observation::HostAddress(ifindex, info) => self.host_address(ifindex, info, at, true),
+            Observation::HostAddressGone(ifindex, id) => self.host_address_gone(ifindex, id),
             Observation::Neighbour(neighbour) => {
-                let (ifindex, address) = (neighbour.ifindex, neighbour.address);
-                self.touch(StateKey::Neighbour(ifindex, address));
-                // Only a snapshot in flight needs to know, and each update would cost a lookup.
-                if self.reads.in_flight.is_any()
-                    && (neighbour.state == NudState::Reachable
-                        || self.is_other_neighbour(&neighbour))
-                {
-                    self.reads
-                        .in_flight
-                        .touch(StateKey::NeighbourEvidence(ifindex, address));
-                }
-                self.mirror
-                    .route_lookups
-                    .changed(Dependency::Neighbour(ifindex, address));
+                self.touch_evidence(&neighbour);
                 self.neighbour(neighbour, at, true);
             }
             Observation::NeighbourGone(ifindex, address) => {
-                self.touch(StateKey::Neighbour(ifindex, address));
-                self.mirror
-                    .route_lookups
-                    .changed(Dependency::Neighbour(ifindex, address));
                 self.neighbour_gone(ifindex, address, Some(at));
             }
-            Observation::Fdb(entry) => {
-                self.touch(StateKey::from(&entry));
-                self.mirror
-                    .route_lookups
-                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
-                self.fdb(entry);
-            }
-            Observation::FdbGone(entry) => {
-                self.touch(StateKey::from(&entry));
-                self.mirror
-                    .route_lookups
-                    .changed(Dependency::Fdb(entry.bridge, entry.mac));
-                self.fdb_gone(entry);
-            }
-            Observation::Route(route) => self.route_added(route, None),
-            Observation::RouteBeside(route, place) => self.route_added(route, Some(place)),
-            Observation::RouteGone(route) => {
-                self.touch(StateKey::from(&route));
-                self.mirror
-                    .route_lookups
-                    .request_covered(route.destination, route.prefix_len);
-                self.route_gone(&route);
-            }
+            Observation::Fdb(entry) => self.fdb(entry),
+            Observation::FdbGone(entry) => self.fdb_gone(entry),
+            Observation::Route(route) => self.route(route, None),
+            Observation::RouteBeside(route, place) => self.route(route, Some(place)),
+            Observation::RouteGone(route) => self.route_gone(&route),
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
             Observation::Frame(frame) => self.frame(frame, at),
@@ -268,12 +216,22 @@ impl Engine {
         self.apply_pending(decision, effects);
     }
 
-    /// Whether there is no such neighbour entry, or one with another hardware address.
-    fn is_other_neighbour(&self, neighbour: &Neighbour) -> bool {
-        let facts = self.mirror.facts.get(neighbour.address).into_iter();
+    /// Notes that an entry is other evidence than before. Only a snapshot in flight needs to know, and each update would cost a
+    /// lookup.
+    fn touch_evidence(&mut self, neighbour: &Neighbour) {
+        if !self.reads.in_flight.is_any() {
+            return;
+        }
+        let (ifindex, address) = (neighbour.ifindex, neighbour.address);
+        let facts = self.mirror.facts.get(address).into_iter();
         let mut known = facts.flat_map(|facts| &facts.neighbours);
-        let known = known.find(|known| known.ifindex == neighbour.ifindex);
-        known.map(|known| known.lladdr) != neighbour.lladdr
+        let known = known.find(|known| known.ifindex == ifindex);
+        let is_other = known.map(|known| known.lladdr) != neighbour.lladdr;
+        if neighbour.state == NudState::Reachable || is_other {
+            self.reads
+                .in_flight
+                .touch(StateKey::NeighbourEvidence(ifindex, address));
+        }
     }
 
     /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
@@ -281,29 +239,18 @@ impl Engine {
     fn may_change(
         &mut self,
         peer: Peer,
-        id: AssignmentId,
+        address: IpAddr,
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        self.touch_pod_address(peer, id);
         self.further_changed(peer, now, effects);
-        !self.defer_address_update(peer, effects) && self.spend_change(peer, id.address, now)
+        !self.defer_address_update(peer, effects) && self.spend_change(peer, address, now)
     }
 
     /// A live update of `key` is about to be applied.
     fn touch(&mut self, key: StateKey) {
         self.reads.discrepancies.explain(&key);
         self.reads.in_flight.touch(key);
-    }
-
-    fn touch_pod_address(&mut self, peer: Peer, id: AssignmentId) {
-        self.touch(StateKey::PodAddress(peer, id.address));
-        self.touch(StateKey::PodAssignment(peer, id));
-    }
-
-    fn touch_host_address(&mut self, ifindex: IfIndex, id: AssignmentId) {
-        self.touch(StateKey::HostAddress(ifindex, id.address));
-        self.touch(StateKey::HostAssignment(ifindex, id));
     }
 
     /// When [`Observation::DeadlineReached`] is due.

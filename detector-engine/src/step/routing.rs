@@ -3,11 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    limits::in_flight_snapshots::StateKey,
-    mirror::{
-        route_lookups::Dependency,
-        routes::{AddOutcome, Routes},
-    },
+    mirror::routes::{AddOutcome, Routes},
     model::{
         effect::BoundKind,
         observation::{IfIndex, Route, RoutePlace},
@@ -32,17 +28,7 @@ impl Engine {
 
     pub(super) fn routing_changed(&mut self, change: RoutingChange) {
         match change {
-            RoutingChange::Policy => self.mirror.route_lookups.request_all(),
-            RoutingChange::Destination(destination, prefix_len) => {
-                self.mirror
-                    .route_lookups
-                    .request_covered(destination, prefix_len);
-            }
             RoutingChange::Replaced(place) => {
-                self.touch(StateKey::Route(place));
-                self.mirror
-                    .route_lookups
-                    .request_covered(place.destination, place.prefix_len);
                 if let Some(route) = self.mirror.routes.first_at(place) {
                     self.route_gone(&route);
                     // Where its successor leads is not known.
@@ -51,19 +37,11 @@ impl Engine {
                         .stop_tracking_route(place.destination);
                 }
             }
-            RoutingChange::Port(port) => self.mirror.route_lookups.changed(Dependency::Link(port)),
+            RoutingChange::Policy | RoutingChange::Destination(..) | RoutingChange::Port(_) => {}
         }
     }
 
-    /// A live update; without a place the route replaces another one.
-    pub(super) fn route_added(&mut self, route: Route, place: Option<RoutePlace>) {
-        self.touch(StateKey::from(&route));
-        self.mirror
-            .route_lookups
-            .request_covered(route.destination, route.prefix_len);
-        self.route(route, place);
-    }
-
+    /// A route was added; without a place it replaces another one.
     pub(super) fn route(&mut self, route: Route, place: Option<RoutePlace>) {
         let bound = self.settings.bounds.kernel_entries;
         let outcome = match place {
