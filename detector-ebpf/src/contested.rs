@@ -1,9 +1,9 @@
-//! Claims of a device beyond its budget that are contested: of addresses that another device, or the node, claims. They are
-//! published all the same, so that a pod cannot hide such a claim in a flood of others.
+//! Claims and neighbour entries beyond a device's budget that are contested: of addresses that another device, or the node,
+//! claims. They are published all the same, so that a pod cannot hide one in a flood of others.
 //!
 //! The agent keeps the table of claimed addresses. What a pod can publish this way is limited twice: for each address, so
 //! that a flood of claims of one does not hide a claim of another, and for each device, so that it cannot fill the ring
-//! buffer. The table is looked up only once the budget for frames is empty.
+//! buffer. The table is looked up only once the budget is empty.
 //!
 //! A router advertisement is published beyond the budget as well, whatever address it comes from: it concerns every pod on its
 //! link. It counts like the claim of one further address.
@@ -14,7 +14,8 @@ use aya_ebpf::{
     maps::{HashMap, LruHashMap},
 };
 use detector_common::{
-    AddressKey, Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, RawClaim, address_key,
+    AddressKey, Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, NeighbourRecord, RawClaim,
+    TAG_ARP, TAG_NDP, address_key,
 };
 
 use crate::{
@@ -39,9 +40,12 @@ static CONTESTS: LruHashMap<ContestKey, u64> = LruHashMap::with_max_entries(8_19
 struct ContestKey {
     ifindex: u32,
     is_tagged: u16,
-    tentative: u16,
+    kind: u16,
     address: AddressKey,
 }
+
+/// The kind of a neighbour entry. Claims have 0, or 1 if they are tentative.
+const NEIGHBOUR: u16 = 2;
 
 /// The key of router advertisements. No address has it.
 const ROUTERS: AddressKey = [0; 20];
@@ -55,8 +59,8 @@ fn is_contested(address: &AddressKey, ifindex: u32) -> bool {
         .is_some_and(|holder| unsafe { holder.read_volatile() } != ifindex)
 }
 
-/// Whether a claim beyond the device's budget is published: it is contested, or of a router, and neither limit is reached. A function of its
-/// own, so that it does not grow the hot path's stack frame.
+/// Whether a claim beyond the device's budget is published: it is contested, or of a router, and neither limit is reached. A
+/// function of its own, so that it does not grow the hot path's stack frame.
 #[inline(never)]
 pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
     let claimed = address_key(claim.tag, claim.address);
@@ -70,22 +74,45 @@ pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
     let key = &ContestKey {
         ifindex: claim.ifindex,
         is_tagged: u16::from(claim.vlan_outer != 0),
-        tentative: u16::from(claim.tentative),
+        kind: u16::from(claim.tentative),
         address,
     };
+    spend_contest(key, now)
+}
+
+/// Whether a neighbour entry beyond the budget of `device` is published, as [`may_publish`].
+#[inline(never)]
+pub(crate) fn may_publish_neighbour(record: &NeighbourRecord, device: u32) -> bool {
+    let tag = if record.ip_version == 4 {
+        TAG_ARP
+    } else {
+        TAG_NDP
+    };
+    let key = &ContestKey {
+        ifindex: device,
+        is_tagged: 0,
+        kind: NEIGHBOUR,
+        address: address_key(tag, record.address),
+    };
+    is_contested(&key.address, device) && spend_contest(key, record.at)
+}
+
+/// Spends what a device has left to contest the address with.
+#[inline(always)]
+fn spend_contest(key: &ContestKey, now: u64) -> bool {
     let window_ns = REPUBLISH_AFTER_NS.load();
     let budget = Budget {
         interval_ns: window_ns / CONTESTS_PER_ADDRESS,
         window_ns,
     };
     let known = CONTESTS.get_ptr_mut(key);
-    // SAFETY: map memory stays valid while the program runs; `Budget` describes what concurrent updates by two CPUs do. If the entry is reused meanwhile, the state
-    // is another address's: a claim more or less.
+    // SAFETY: map memory stays valid while the program runs; `Budget` describes what concurrent updates by two CPUs do. If the
+    // entry is reused meanwhile, the state is another address's: a claim more or less.
     let full_at = known.map_or(0, |full_at| unsafe { full_at.read_volatile() });
     let Some(full_at) = budget.spend(full_at, now) else {
         return false;
     };
-    if !spend(&claim.ifindex, now, BudgetKind::Contested) {
+    if !spend(&key.ifindex, now, BudgetKind::Contested) {
         return false;
     }
     match known {

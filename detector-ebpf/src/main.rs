@@ -12,6 +12,7 @@
 
 mod arp_ndp;
 mod contested;
+mod last_claim;
 mod log;
 mod maps;
 mod neigh_cleanup;

@@ -11,7 +11,7 @@ use detector_common::{
 };
 
 use crate::{
-    contested,
+    contested, last_claim,
     maps::{
         BUDGET_INTERVAL_NS, BUDGET_WINDOW_NS, BUDGETS, EVENTS, NEIGHBOURS, NeighbourKey,
         PublishedNeighbour, REPUBLISH_AFTER_NS, count,
@@ -31,6 +31,7 @@ pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
     };
     // SAFETY: the helper has no arguments. The coarse clock costs a fraction of the exact one.
     let now = unsafe { bpf_ktime_get_coarse_ns() };
+    last_claim::set(claim, now);
     let Some(lookup) = recent_claims::find(claim, now) else {
         return Ok(());
     };
@@ -57,8 +58,9 @@ pub(crate) fn claim(claim: &RawClaim) -> Result<(), LogEvent> {
     Ok(())
 }
 
-/// Publishes a neighbour entry; the error is the reason if it was not published. The withdrawal of a published entry needs no
-/// budget: it is bounded by what was published, and losing it would leave an ended claim alive.
+/// Publishes a neighbour entry; the error is the reason if it was not published. It needs the budget of the device whose frame
+/// changed it, or else of its own. The withdrawal of a published entry needs none: it is bounded by what was published, and
+/// losing it would leave an ended claim alive.
 #[inline(always)]
 pub(crate) fn neighbour(record: &NeighbourRecord, validity: u8) -> Result<(), LogEvent> {
     let key = &NeighbourKey {
@@ -88,7 +90,11 @@ pub(crate) fn neighbour(record: &NeighbourRecord, validity: u8) -> Result<(), Lo
         return Err(LogEvent::AlreadyPublished(RecordKind::Neighbour));
     }
     let withdraws_published = published.is_some() && (gone || validity == INVALID);
-    if !withdraws_published && !spend(&record.ifindex, record.at, BudgetKind::Neighbours) {
+    let device = last_claim::device_of(record).unwrap_or(record.ifindex);
+    if !withdraws_published
+        && !spend(&device, now, BudgetKind::Neighbours)
+        && !contested::may_publish_neighbour(record, device)
+    {
         return lost(DropReason::NeighbourBudget);
     }
     if EVENTS.output::<NeighbourRecord>(record, 0).is_err() {
@@ -122,7 +128,7 @@ pub(crate) fn lost(reason: DropReason) -> Result<(), LogEvent> {
 pub(crate) enum BudgetKind {
     Frames,
     Neighbours,
-    /// Claims beyond the budget for frames that are published all the same.
+    /// Claims and neighbour entries beyond the other budgets that are published all the same.
     Contested,
 }
 
@@ -167,7 +173,7 @@ pub(crate) fn spend(ifindex: &u32, now: u64, kind: BudgetKind) -> bool {
                 &raw mut (*device).neighbours_full_at,
                 Some(&raw mut (*device).neighbours_over_budget),
             ),
-            // Counted for the budget for frames.
+            // Counted for the budget that was exceeded.
             BudgetKind::Contested => (&raw mut (*device).contested_full_at, None),
         };
         if let Some(next) = budget.spend(*full_at, now) {

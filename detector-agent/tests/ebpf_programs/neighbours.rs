@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use detector_agent::observe::ebpf::EbpfOptions;
 use detector_common::{Counter, RecordKind};
-use detector_engine::{Mac, Neighbour, NudState, Observation};
+use detector_engine::{AddressHolder, ClaimedUpdate, Mac, Neighbour, NudState, Observation};
 use detector_testkit::{Frame, MacAddress, Netns};
 
 use crate::fixture::{DEVICE, Fixture, MAC};
@@ -257,4 +257,36 @@ fn budget_limits_entries_but_not_withdrawals() {
         next(&mut fixture, first),
         Observation::NeighbourGone(fixture.ifindex, first)
     );
+}
+
+#[test]
+fn contested_entry_beyond_the_budget_is_observed() {
+    let mut fixture = Fixture::detached(&EbpfOptions {
+        budget_burst: 10,
+        budget_per_second: 1,
+        ..EbpfOptions::default()
+    });
+    let own = AddressHolder::Device(fixture.ifindex);
+    let victims: [IpAddr; 2] = ["10.244.2.11".parse().unwrap(), "fd00::11".parse().unwrap()];
+    let [claimed, claimed6] = victims.map(|address| (address, AddressHolder::Several));
+    let of_itself = "10.244.2.12".parse().unwrap();
+    let table = vec![claimed, claimed6, (of_itself, own)];
+    let update = ClaimedUpdate::All(table);
+    fixture.programs.write_claimed(&update).unwrap();
+    let lines = (0..40)
+        .map(|last| format!("neigh add 10.244.3.{last} lladdr {MAC} dev {DEVICE} nud permanent"));
+    fixture.node.netns().ip_batch(lines).unwrap();
+    let before = fixture.counts().losses().neighbour_budget;
+    assert!(before > 0);
+    for address in victims {
+        set(&fixture, address, MAC, "permanent");
+        let observed = entry(&fixture, address, Some(MAC), NudState::Permanent);
+        assert_eq!(next(&mut fixture, address), observed);
+    }
+    assert_eq!(fixture.counts().losses().neighbour_budget, before);
+    // At most one meets a refilled token.
+    for mac in [MAC, OTHER_MAC, MAC] {
+        set(&fixture, of_itself, mac, "permanent");
+    }
+    assert!(fixture.counts().losses().neighbour_budget >= before + 2);
 }
