@@ -22,6 +22,13 @@ use crate::{
 /// Minimum time between the starts of two resyncs.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Minimum time between two resyncs because of neighbour entries beyond a budget. A pod can cause them without end, and of what
+/// another device claims nothing is lost then (`detector-ebpf/src/contested.rs`).
+const NEIGHBOUR_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The reason of these resyncs.
+const LOST_NEIGHBOURS: &str = "neighbour_budget";
+
 /// Whether the start is complete; shared with the HTTP endpoints.
 #[derive(Debug, Default)]
 pub struct Readiness {
@@ -45,10 +52,14 @@ impl Readiness {
 pub(super) struct Resync {
     last_token: u64,
     /// Why the next resync is requested.
-    pub(super) requested: Option<&'static str>,
+    requested: Option<&'static str>,
     /// The node snapshot that the worker is taking.
     pub(super) in_flight: Option<SnapshotToken>,
     started_at: Timestamp,
+    /// Neighbour entries beyond a budget were lost since a resync started.
+    has_lost_neighbours: bool,
+    /// When the next resync may start because of them.
+    next_for_neighbours: Timestamp,
     log_budget: LogBudget,
     /// The first node snapshot is merged.
     pub(super) has_merged_first: bool,
@@ -64,6 +75,8 @@ impl Resync {
             requested: Some("start"),
             in_flight: None,
             started_at: Timestamp(0),
+            has_lost_neighbours: false,
+            next_for_neighbours: Timestamp(0),
             log_budget: LogBudget::new(),
             has_merged_first: false,
             is_merging: false,
@@ -75,14 +88,31 @@ impl Resync {
         self.requested.get_or_insert(reason);
     }
 
+    /// Neighbour entries were lost beyond a budget: requests a resync, now or once [`NEIGHBOUR_INTERVAL`] has passed.
+    pub(super) fn neighbours_lost(&mut self) {
+        self.has_lost_neighbours = true;
+    }
+
+    /// Why a resync will start, if one will.
+    pub(super) fn pending(&self) -> Option<&'static str> {
+        let neighbours = self.has_lost_neighbours.then_some(LOST_NEIGHBOURS);
+        self.requested.or(neighbours)
+    }
+
     /// The reason of a resync that must start now: one is requested, none is in flight, and the last one started at least
     /// [`MIN_INTERVAL`] ago.
     fn take_due(&mut self, now: Timestamp) -> Option<&'static str> {
+        if self.has_lost_neighbours && now >= self.next_for_neighbours {
+            self.request(LOST_NEIGHBOURS);
+            self.next_for_neighbours = now + NEIGHBOUR_INTERVAL;
+        }
         let is_too_soon = self.has_merged_first && now.since(self.started_at) < MIN_INTERVAL;
         if self.in_flight.is_some() || is_too_soon {
             return None;
         }
-        self.requested.take()
+        let due = self.requested.take();
+        self.has_lost_neighbours &= due.is_none();
+        due
     }
 }
 
@@ -234,5 +264,40 @@ mod tests {
         resync.has_merged_first = true;
         assert_eq!(resync.take_due(start), None, "too soon after the last");
         assert_eq!(resync.take_due(start + MIN_INTERVAL), Some("ring_full"));
+    }
+
+    #[test]
+    fn a_flood_of_neighbour_entries_causes_few_resyncs_and_the_last_is_read() {
+        let mut resync = Resync::new();
+        let start = Timestamp(1);
+        resync.requested = None;
+        resync.has_merged_first = true;
+        let mut now = start + MIN_INTERVAL;
+        let mut resyncs = 0;
+        let mut tick = |resync: &mut Resync, now| {
+            if let Some(reason) = resync.take_due(now) {
+                assert_eq!(reason, LOST_NEIGHBOURS);
+                resync.started_at = now;
+                resyncs += 1;
+            }
+        };
+        for _ in 0..60 {
+            resync.neighbours_lost();
+            tick(&mut resync, now);
+            now = now + MIN_INTERVAL;
+        }
+        assert!(resync.pending().is_some());
+        now = now + NEIGHBOUR_INTERVAL;
+        tick(&mut resync, now);
+        assert_eq!(resync.pending(), None);
+        assert_eq!(resyncs, 7);
+    }
+
+    #[test]
+    fn any_resync_reads_the_neighbour_entries_that_were_lost_before() {
+        let mut resync = Resync::new();
+        resync.neighbours_lost();
+        assert_eq!(resync.take_due(Timestamp(1)), Some("start"));
+        assert_eq!(resync.pending(), None);
     }
 }

@@ -141,7 +141,7 @@ impl Core {
     /// Whether the engine is expected to agree with the kernel: nothing was lost that a resync has not repaired.
     pub(super) fn is_in_sync(&self) -> bool {
         let resync = &self.resync;
-        resync.has_merged_first && resync.requested.is_none() && resync.in_flight.is_none()
+        resync.has_merged_first && resync.pending().is_none() && resync.in_flight.is_none()
     }
 
     /// Counts and logs a difference that a self-check corrected.

@@ -50,7 +50,7 @@ impl Core {
             preempted: self.preempted,
             has_snapshot: self.resync.has_merged_first,
             snapshot_in_flight: self.resync.in_flight.is_some(),
-            resync: self.resync.requested,
+            resync: self.resync.pending(),
         };
         self.outputs.health.update(now, &situation);
     }
@@ -82,8 +82,9 @@ impl Core {
         let before = before.map(|before| before.losses()).unwrap_or_default();
         if losses.ring_full > before.ring_full {
             self.request_resync("ring_full");
-        } else if losses.neighbour_budget > before.neighbour_budget {
-            self.request_resync("neighbour_budget");
+        }
+        if losses.neighbour_budget > before.neighbour_budget {
+            self.resync.neighbours_lost();
         }
         if losses.budget > before.budget || losses.neighbour_budget > before.neighbour_budget {
             self.read_budgets();

@@ -18,6 +18,7 @@ mod instance;
 mod macs;
 mod malformed_frames;
 mod metrics;
+mod neighbour_floods;
 mod odd_names;
 mod own_stacks;
 mod poisoned_event;
