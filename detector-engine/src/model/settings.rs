@@ -112,7 +112,8 @@ pub struct Bounds {
     pub kernel_entries: usize,
     /// Claimants listed in one conflict, and as many that left.
     pub claimants_per_conflict: usize,
-    /// Claimants listed in all open conflicts, including those that left: a kilobyte each at most. Beyond, a conflict lists two.
+    /// Claimants listed in all open conflicts, including those that left: a kilobyte each at most, see `tests/update_pace.rs`.
+    /// Beyond, a conflict lists two.
     pub listed_claimants: usize,
     /// Conflicts open at once between devices that take part in many; four times as many in all.
     pub open_conflicts: usize,

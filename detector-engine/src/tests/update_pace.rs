@@ -1,6 +1,7 @@
 //! A conflict that changes all the time is reported once a second, and lists a bounded number of claimants.
 
 use super::*;
+use crate::{model::{conflict::ClaimantDigest, evidence_detail::EvidenceDetail}, track::{lifecycle::Decision, tracked_conflict::listed}};
 
 fn paced() -> Node {
     Node::with_settings(Settings {
@@ -108,4 +109,82 @@ fn conflicts_list_two_claimants_once_all_list_many() {
     node.address_gone(6, "10.0.0.6");
     let open = node.engine.view().conflicts(node.now);
     assert_eq!(open[0].present().count(), 5);
+}
+
+/// The memory of a claimant in an open conflict, with what its last event had of it.
+fn bytes(claimant: &Claimant) -> usize {
+    let text = |detail: &EvidenceDetail| match detail {
+        EvidenceDetail::OnInterface(text) | EvidenceDetail::Text(text) => text.capacity(),
+        _ => 0,
+    };
+    let details = claimant.evidence.iter().filter_map(|e| e.detail.as_ref());
+    size_of::<Claimant>()
+        + size_of::<ClaimantDigest>()
+        + claimant.device.capacity()
+        + claimant.master.as_ref().map_or(0, String::capacity)
+        + claimant.evidence.capacity() * size_of::<Evidence>()
+        + details.map(text).sum::<usize>()
+}
+
+/// So the bound on listed claimants is one on bytes.
+#[test]
+fn claimant_with_all_evidence_that_there_can_be_needs_a_kilobyte() {
+    const LONGEST: &str = "longest-device0";
+    const ADDRESS: &str = "10.0.0.1";
+    let mut node = Node::with_bridge(2);
+    node.observe(Observation::Link(renamed(bridge(9), "longest-bridge0")));
+    node.observe(Observation::Link(renamed(bridge_port(2, 9), LONGEST)));
+    node.address(1, ADDRESS);
+    // Each kind of fact once, and the former hardware addresses of the bridge's entry, all behind the device.
+    let token = node.begin_snapshot();
+    let further = vec![further(&ip(ADDRESS), LONGEST)];
+    let pods = vec![PodAddresses {
+        further,
+        ..pod_addresses(2, &[ADDRESS])
+    }];
+    let snapshot = Snapshot {
+        pods,
+        ..Snapshot::default()
+    };
+    node.finish_device_snapshot(token, 2, snapshot);
+    node.observe(Observation::Frame(frame(2, ADDRESS)));
+    node.neighbour(2, ADDRESS, mac(2), NudState::Permanent);
+    let macs = [20, 21, 22, 23, 24];
+    for n in macs {
+        node.observe(Observation::Fdb(fdb(9, 2, mac(n))));
+    }
+    for n in macs.into_iter().cycle().take(30) {
+        node.neighbour(9, ADDRESS, mac(n), NudState::Reachable);
+    }
+    let open = node.engine.view().conflicts(node.now);
+    let claimant = open[0].present().find(|c| c.device == LONGEST).unwrap();
+    assert_eq!(claimant.evidence.len(), 9, "{claimant:#?}");
+    assert!(bytes(claimant) <= 1_024, "{}", bytes(claimant));
+}
+
+#[test]
+fn claimants_beyond_the_bound_need_no_memory() {
+    let mut node = Node::new();
+    for ifindex in 1..=100 {
+        node.pod(ifindex);
+        node.observe(Observation::Frame(frame(ifindex, "10.0.0.1")));
+    }
+    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now).into_iter();
+    let mut claimants: Vec<_> = claims.map(|claim| claim.claimant).collect();
+    for claimant in &mut claimants {
+        claimant.evidence.reserve(16);
+    }
+    let decision = Decision {
+        network: Network::Node,
+        kind: Some(ConflictKind::Duplicate),
+        confidence: Confidence::Observed,
+        claimants,
+        is_one_pod: false,
+        receiver: None,
+    };
+    let bounds = Bounds::default();
+    let (kept, omitted) = listed(decision, (&bounds, bounds.listed_claimants));
+    assert_eq!((kept.len(), omitted), (16, 84));
+    assert_eq!(kept.capacity(), 16);
+    assert!(kept.iter().all(|c| c.evidence.capacity() == 1));
 }

@@ -234,7 +234,7 @@ fn departed(
 
 /// The claimants within the bound, the oldest first, and how many are beyond it. The receiver of the
 /// traffic is always among the listed ones: it takes the last place if it is younger.
-fn listed(decision: Decision, limits: (&Bounds, usize)) -> (Vec<Claimant>, usize) {
+pub(crate) fn listed(decision: Decision, limits: (&Bounds, usize)) -> (Vec<Claimant>, usize) {
     let Decision {
         mut claimants,
         receiver,
@@ -249,6 +249,11 @@ fn listed(decision: Decision, limits: (&Bounds, usize)) -> (Vec<Claimant>, usize
         claimants.swap(last, position);
     }
     claimants.truncate(bound);
+    // They stay as long as the conflict: without the room for those that are not listed, and for more evidence.
+    claimants.shrink_to_fit();
+    for claimant in &mut claimants {
+        claimant.evidence.shrink_to_fit();
+    }
     (claimants, omitted)
 }
 
