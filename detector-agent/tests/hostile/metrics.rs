@@ -1,6 +1,6 @@
 //! What the tests read from the agent's endpoints.
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use detector_testkit::{DEADLINE, Node, http::TestClient, until};
 
 /// The value of a series in the agent's metrics; 0 if it has none.
@@ -12,14 +12,19 @@ pub(crate) fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
     Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
 }
 
+/// How many claims of an address the agent has.
+pub(crate) fn claims(node: &Node, address: &str) -> anyhow::Result<usize> {
+    let path = format!("/api/v1/claims?address={address}");
+    let answer = TestClient::new(node, "http://127.0.0.1:9842").get(&path)?;
+    let claims = answer.json()?["claims"].as_array().map(Vec::len);
+    claims.context("no list of claims")
+}
+
 /// Waits until the agent has this many claims of an address.
 pub(crate) fn wait_claims(node: &Node, address: &str, count: usize) {
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
-    let path = format!("/api/v1/claims?address={address}");
     until(DEADLINE, "the claims of the address", || {
-        let claims = client.get(&path)?.json()?;
-        let claims = claims["claims"].as_array().map(Vec::len);
-        ensure!(claims == Some(count), "{claims:?}");
+        let claims = claims(node, address)?;
+        ensure!(claims == count, "{claims}");
         Ok(())
     })
     .unwrap();
