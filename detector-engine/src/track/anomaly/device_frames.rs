@@ -1,7 +1,11 @@
 //! Anomalies of a device that only frames show: a pod that requests its gateway again and again, and one that sends router
 //! advertisements. Each lasts until no such frame was seen for a while.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    net::IpAddr,
+    time::Duration,
+};
 
 use crate::{
     model::{
@@ -22,16 +26,19 @@ const KINDS: [AnomalyKind; 2] = [AnomalyKind::GatewayUnresolved, AnomalyKind::Ro
 #[derive(Debug, Default)]
 pub(crate) struct DeviceFrames {
     last_seen: BTreeMap<AnomalyKey, Timestamp>,
+    /// The same keys, at most [`MAX_PER_DEVICE`] of each device.
+    by_device: BTreeMap<Option<DeviceKey>, BTreeSet<AnomalyKey>>,
 }
 
 impl DeviceFrames {
     /// Records a frame; `false` at the bound.
     pub(crate) fn record(&mut self, key: AnomalyKey, at: Timestamp) -> bool {
         if !self.last_seen.contains_key(&key) {
-            let of_device = self.keys().filter(|known| known.device == key.device);
-            if of_device.count() >= MAX_PER_DEVICE || self.last_seen.len() >= MAX_TRACKED {
+            let of_device = self.by_device.get(&key.device).map_or(0, BTreeSet::len);
+            if of_device >= MAX_PER_DEVICE || self.last_seen.len() >= MAX_TRACKED {
                 return false;
             }
+            self.by_device.entry(key.device).or_default().insert(key);
         }
         let last = self.last_seen.entry(key).or_insert(at);
         *last = at.max(*last);
@@ -40,6 +47,12 @@ impl DeviceFrames {
 
     pub(crate) fn remove(&mut self, key: &AnomalyKey) {
         self.last_seen.remove(key);
+        if let Entry::Occupied(mut of_device) = self.by_device.entry(key.device) {
+            of_device.get_mut().remove(key);
+            if of_device.get().is_empty() {
+                of_device.remove();
+            }
+        }
     }
 
     /// The anomalies about one address, and when the last frame of each was seen.
@@ -58,8 +71,10 @@ impl DeviceFrames {
 
     /// The anomaly of the router on a device.
     pub(crate) fn router(&self, device: DeviceKey) -> Option<AnomalyKey> {
-        let mut routers = self.keys().filter(|k| k.kind == AnomalyKind::RogueRouter);
-        routers.find(|key| key.device == Some(device)).copied()
+        let mut of_device = self.by_device.get(&Some(device)).into_iter().flatten();
+        of_device
+            .find(|key| key.kind == AnomalyKind::RogueRouter)
+            .copied()
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &AnomalyKey> {
@@ -94,5 +109,43 @@ impl AnomalyKey {
             vlan,
             ..Self::of(kind, address)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(kind: AnomalyKind, device: DeviceKey, n: usize) -> AnomalyKey {
+        let [high, low] = u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
+        let address = IpAddr::from([10, 0, high, low]);
+        AnomalyKey::of_frames(kind, address, device, Vlan::default())
+    }
+
+    #[test]
+    fn what_is_removed_makes_room_for_its_device() {
+        let mut frames = DeviceFrames::default();
+        let gateway = |device, n| key(AnomalyKind::GatewayUnresolved, device, n);
+        let (device, other) = ((1, 1), (1, 2));
+        for n in 0..MAX_PER_DEVICE {
+            assert!(frames.record(gateway(device, n), Timestamp(1)));
+            // The same again is no further one.
+            assert!(frames.record(gateway(device, n), Timestamp(2)));
+        }
+        let router = key(AnomalyKind::RogueRouter, device, 0);
+        assert!(!frames.record(router, Timestamp(1)));
+        assert!(frames.record(gateway(other, 0), Timestamp(1)));
+        assert_eq!(frames.router(device), None);
+        frames.remove(&gateway(device, 7));
+        frames.remove(&gateway(device, 7));
+        assert!(frames.record(router, Timestamp(1)));
+        assert_eq!(frames.router(device), Some(router));
+        assert_eq!(frames.router(other), None);
+        let keys: Vec<_> = frames.keys().copied().collect();
+        assert_eq!(keys.len(), MAX_PER_DEVICE + 1);
+        for key in keys {
+            frames.remove(&key);
+        }
+        assert!(frames.is_empty() && frames.by_device.is_empty());
     }
 }
