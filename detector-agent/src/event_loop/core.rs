@@ -9,8 +9,8 @@ use detector_engine::{
 
 use super::{
     FleetFeed, LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets,
-    fleet::FleetConflicts, resync::Resync, route_lookups::RouteLookupSchedule,
-    self_check::SelfChecks,
+    device_jobs::DeviceJobs, fleet::FleetConflicts, resync::Resync,
+    route_lookups::RouteLookupSchedule, self_check::SelfChecks,
 };
 use crate::{
     event_loop::Reporter,
@@ -61,8 +61,7 @@ pub struct Core {
     pub(super) resync: Resync,
     pub(super) route_lookups: RouteLookupSchedule,
     pub(super) self_checks: SelfChecks,
-    /// How many attach jobs the worker has not completed.
-    pub(super) attaching: usize,
+    pub(super) device_jobs: DeviceJobs,
     /// Attached devices that still exist.
     pub(super) attached: HashSet<IfIndex>,
     /// How many devices have a filter of others before ours, or not ours because reattaching fails.
@@ -100,7 +99,7 @@ impl Core {
             resync: Resync::new(),
             route_lookups: RouteLookupSchedule::default(),
             self_checks: SelfChecks::new(),
-            attaching: 0,
+            device_jobs: DeviceJobs::default(),
             attached: HashSet::new(),
             preempted: 0,
             kernel_counts: None,
@@ -174,7 +173,7 @@ impl Core {
     fn handle_worker_event(&mut self, event: WorkerEvent) {
         match event {
             WorkerEvent::AttachDone(ifindex, ok) => {
-                self.attaching = self.attaching.saturating_sub(1);
+                self.finish_attach(ifindex);
                 // Without programs there is nothing to attach. If the device is gone by now, no effect would remove it
                 // from the set again.
                 let is_attached = ok && self.kernel_counters.is_some();

@@ -2,12 +2,12 @@
 
 use detector_engine::{
     Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
-    Effect, PodDevice, RereadReason,
+    Effect, RereadReason,
 };
 use detector_event::Change;
 use tracing::{error, warn};
 
-use super::Core;
+use super::{Core, device_jobs::DeviceJob};
 use crate::{
     metrics::{KindAndScope, gauge_value},
     observe::worker::WorkerJob,
@@ -50,12 +50,12 @@ impl Core {
                     self.outputs.reporter.device_appeared(&device);
                     // A device found by a snapshot of the node has been read with it.
                     let reads = !self.resync.is_merging;
-                    self.attach(device, reads);
+                    self.start_device_job(DeviceJob::Attach(device, reads));
                 }
                 Effect::Renamed(device) => {
                     self.outputs.reporter.device_appeared(&device);
                     // An attach under the old name may have failed, or may still be queued.
-                    self.attach(device, false);
+                    self.start_device_job(DeviceJob::Attach(device, false));
                 }
                 Effect::Detach { device, was_up } => {
                     self.attached.remove(&device.ifindex);
@@ -63,14 +63,11 @@ impl Core {
                         .reporter
                         .device_gone(device.ifindex, device.generation);
                     let ifindex = device.ifindex;
-                    self.send_job(WorkerJob::Detach { ifindex, was_up });
+                    self.start_device_job(DeviceJob::Detach { ifindex, was_up });
                 }
                 Effect::Resync => self.request_resync("read_outdated"),
                 Effect::Corrected(discrepancy) => self.report_discrepancy(&discrepancy),
-                Effect::ReadDevice(device) => {
-                    let token = self.start_snapshot();
-                    self.send_job(WorkerJob::ReadDevices(vec![(device, token)]));
-                }
+                Effect::ReadDevice(device) => self.start_device_job(DeviceJob::Read(device)),
                 Effect::ReadNode(reason) => self.request_resync(match reason {
                     RereadReason::Room => "room",
                     RereadReason::LateBridge => "late_bridge",
@@ -161,12 +158,6 @@ impl Core {
             stored.reported_latency_us = Some(latency_us);
             persistence.anomaly_changed(stored);
         }
-    }
-
-    fn attach(&mut self, device: PodDevice, reads: bool) {
-        self.attaching += 1;
-        let token = reads.then(|| self.start_snapshot());
-        self.send_job(WorkerJob::Attach(device, token));
     }
 
     pub(super) fn send_job(&mut self, job: WorkerJob) {

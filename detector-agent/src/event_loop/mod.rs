@@ -11,6 +11,7 @@
 mod claimed;
 mod core;
 mod device_budgets;
+mod device_jobs;
 mod effects;
 mod fleet;
 mod fleet_feed;

@@ -12,7 +12,7 @@ use std::{
 use detector_engine::{IfIndex, Observation, SnapshotToken, TimedObservation, Timestamp};
 use tracing::{info, warn};
 
-use super::Core;
+use super::{Core, device_jobs::DeviceJob};
 use crate::{
     metrics::Reason,
     observe::{netlink::Omitted, worker::WorkerJob},
@@ -160,8 +160,7 @@ impl Core {
         let reason = "reattached";
         let resyncs = &self.outputs.metrics.resyncs;
         resyncs.get_or_create(&Reason::resync(reason)).inc();
-        let token = self.start_snapshot();
-        self.send_job(WorkerJob::ReadDevices(vec![(device, token)]));
+        self.start_device_job(DeviceJob::Read(device));
     }
 
     /// Merges a snapshot of the node or of a device, or handles that it failed.
@@ -185,6 +184,9 @@ impl Core {
         self.resync.is_merging = is_node;
         self.step(snapshot);
         self.resync.is_merging = false;
+        if let Some(token) = token {
+            self.finish_read(token);
+        }
         if is_node && !has_failed {
             // Corrects what a lost write left.
             let lost = Observation::ClaimedTableLost;
@@ -230,7 +232,10 @@ impl Core {
     /// Sets readiness once the first node snapshot is merged and all of its devices are attached.
     pub(super) fn check_ready(&mut self) {
         let readiness = &self.outputs.readiness;
-        if self.resync.has_merged_first && self.attaching == 0 && !readiness.is_ready() {
+        if self.resync.has_merged_first
+            && self.device_jobs.attaching() == 0
+            && !readiness.is_ready()
+        {
             readiness.set();
             // The testkit recognises the record by the start of its message.
             info!(devices = self.engine.view().device_count(), "ready");

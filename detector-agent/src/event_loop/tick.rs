@@ -46,7 +46,7 @@ impl Core {
         let situation = Situation {
             devices: self.engine.view().device_count(),
             attached: self.attached.len(),
-            attaching: self.attaching,
+            attaching: self.device_jobs.attaching(),
             preempted: self.preempted,
             has_snapshot: self.resync.has_merged_first,
             snapshot_in_flight: self.resync.in_flight.is_some(),

@@ -2,6 +2,7 @@
 //! up routes.
 //!
 //! Jobs are done in order. A device's namespace is read only after the attach, so what changed in between is in the snapshot.
+//! How many of them wait is bounded where they are sent (`event_loop/device_jobs.rs`).
 //! Between jobs the worker keeps the programs in front of those of others ([`filter_watch`]).
 
 mod filter_watch;
