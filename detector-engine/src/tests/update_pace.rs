@@ -1,7 +1,10 @@
 //! A conflict that changes all the time is reported once a second, and lists a bounded number of claimants.
 
 use super::*;
-use crate::{model::{conflict::ClaimantDigest, evidence_detail::EvidenceDetail}, track::{lifecycle::Decision, tracked_conflict::listed}};
+use crate::{
+    model::{conflict::ClaimantDigest, evidence_detail::EvidenceDetail},
+    track::{lifecycle::Decision, tracked_conflict::listed},
+};
 
 fn paced() -> Node {
     Node::with_settings(Settings {
@@ -169,7 +172,11 @@ fn claimants_beyond_the_bound_need_no_memory() {
         node.pod(ifindex);
         node.observe(Observation::Frame(frame(ifindex, "10.0.0.1")));
     }
-    let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now).into_iter();
+    let claims = node
+        .engine
+        .view()
+        .claims_of(ip("10.0.0.1"), node.now)
+        .into_iter();
     let mut claimants: Vec<_> = claims.map(|claim| claim.claimant).collect();
     for claimant in &mut claimants {
         claimant.evidence.reserve(16);
