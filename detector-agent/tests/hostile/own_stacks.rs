@@ -58,6 +58,55 @@ fn silent_program_is_not_superseded() {
     }
 }
 
+/// What the silent pod had before the start is unknown until it speaks. Then both are claimants, nobody is told to delete the one that
+/// speaks last, and so it stays when the agent starts again.
+#[test]
+fn program_whose_address_was_taken_over_a_restart_is_not_the_newest() {
+    let node = Node::new("takerestart").unwrap();
+    let specs = ["vethsilent", "vethattacker"].map(PodSpec::new);
+    let pods = node.add_pods(&specs).unwrap();
+    let [silent, attacker] = &pods[..] else {
+        panic!("{pods:?}");
+    };
+    let state = tempfile::tempdir().unwrap();
+    let command = AgentCommand::run(AGENT)
+        .arg("--state-dir")
+        .arg(state.path());
+    let addresses = [IpAddr::from(ADDRESS), ADDRESS6.into()];
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    for address in addresses {
+        announce(silent, silent.mac(), address);
+    }
+    agent.terminate(DEADLINE).unwrap();
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    for address in addresses {
+        announce(attacker, silent.mac(), address);
+        announce(silent, silent.mac(), address);
+        let conflict = agent.wait_raised(&address.to_string()).unwrap();
+        for device in ["vethsilent", "vethattacker"] {
+            assert!(!conflict.claimant(device).unwrap().newest, "{conflict:#?}");
+        }
+    }
+    agent.terminate(DEADLINE).unwrap();
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    for address in addresses {
+        // A third claimant: the update has all of them.
+        let third = PodSpec::new(format!("veth{}", if address.is_ipv4() { 4 } else { 6 })).address(
+            format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }),
+        );
+        let _third = node.add_pod(&third).unwrap();
+        let text = address.to_string();
+        let updated = agent.wait_event(DEADLINE, |event| {
+            let conflict = event.conflict();
+            conflict.is_some_and(|c| c.address == text && c.claimants.len() == 3)
+        });
+        let conflict = updated.unwrap().event.conflict().unwrap();
+        for device in ["vethsilent", "vethattacker"] {
+            assert!(!conflict.claimant(device).unwrap().newest, "{conflict:#?}");
+        }
+    }
+}
+
 /// Only the API names pods, and the addresses are all that it knows of them. The pod that took the
 /// address of one whose namespace shows none is not that one.
 #[test]

@@ -270,6 +270,32 @@ fn markup_in_names_is_shown_as_text() {
     assert_no_console_errors(&browser);
 }
 
+/// The page has the rule of `detector_event::clean` in its own language.
+#[test]
+fn hidden_characters_in_names_are_shown_as_replaced() {
+    let node = Node::new("hiddenpage").unwrap();
+    let command = AgentCommand::run(AGENT).args(["--interfaces", "*"]);
+    let _agent = Agent::start_ready(&node, &command).unwrap();
+    let browser = open_live_page(&node);
+    let device = "ve\u{202e}th\u{200b}a";
+    let _pods = [
+        pod(&node, device, "10.244.2.10/32", false),
+        pod(&node, "vethb", "10.244.2.10/32", false),
+    ];
+    browser
+        .wait("document.querySelectorAll('.conflict .claimant').length === 2")
+        .unwrap();
+    browser
+        .wait(&shows(&detector_event::clean(device)))
+        .unwrap();
+    let page = browser.eval("document.documentElement.outerHTML").unwrap();
+    let page = page.as_str().unwrap();
+    for hidden in ['\u{202e}', '\u{200b}'] {
+        assert!(!page.contains(hidden), "{page}");
+    }
+    assert_no_console_errors(&browser);
+}
+
 #[test]
 fn anomaly_is_shown_as_text_until_it_resolves() {
     let node = Node::new("pageanom").unwrap();
