@@ -114,6 +114,9 @@ pub struct ClaimantData {
     /// Whether IPAM has allocated the address to its pod. Absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<bool>,
+    /// Whether frames and neighbour entries are all that can show the claim, because the pod's stack is not the kernel's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_stack: bool,
     /// Its pod.
     pub pod: Option<Arc<Pod>>,
     /// Why the pod is not known.
@@ -227,12 +230,14 @@ impl ConflictData {
     }
 
     /// The claimants that contest the address. If some are known to be rightful, all others do; else those that do not have
-    /// it for certain, except the first one if none has it for certain.
+    /// it for certain, except the first one if none has it for certain; of these, one whose stack is its own comes first.
     pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
         let is_rightful = |c: &ClaimantData| c.rightful == Some(true);
         let has_rightful = self.present().any(is_rightful);
         // The claimants are listed oldest first.
-        let owner = self.present().min_by_key(|c| !c.is_certain());
+        let owner = self
+            .present()
+            .min_by_key(|c| (!c.is_certain(), !c.own_stack));
         let is_owner = move |c: &ClaimantData| owner.is_some_and(|owner| std::ptr::eq(owner, c));
         self.present().filter(move |c| {
             if has_rightful {
@@ -241,6 +246,11 @@ impl ConflictData {
                 !c.is_certain() && !is_owner(c)
             }
         })
+    }
+
+    /// The contesters whose evidence speaks against them: a pod whose stack is its own has no better one.
+    pub fn suspects(&self) -> impl Iterator<Item = &ClaimantData> {
+        self.contesters().filter(|c| !c.own_stack)
     }
 
     /// What is known of which claimants are rightful.
@@ -320,6 +330,7 @@ impl ClaimantData {
             newest_by: claimant.is_newest.then_some(NewestBy::FirstSight),
             rightful: claimant.rightful,
             allocated: claimant.allocated,
+            own_stack: claimant.has_own_stack,
             pod,
             pod_unknown_because,
             evidence: claimant

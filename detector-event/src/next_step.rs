@@ -50,7 +50,7 @@ impl Guidance {
             confidence: data.confidence,
             has_many_addresses: false,
             pods: names(scope, data.present().filter(|c| c.pod.is_some())),
-            contesters: names(scope, data.contesters()),
+            suspects: names(scope, data.suspects()),
             rights: data.rights(),
             rightful: names(scope, of_right(true)),
             not_rightful: names(scope, of_right(false)),
@@ -139,8 +139,8 @@ pub struct ConflictSituation<'d> {
     pub has_many_addresses: bool,
     /// The claimants whose pod is known.
     pub pods: Option<String>,
-    /// The claimants that contest an address which another one has.
-    pub contesters: Option<String>,
+    /// The claimants that contest an address which another one has, and could show more than they do.
+    pub suspects: Option<String>,
     /// What is known of which claimants are rightful.
     pub rights: Rights,
     /// The claimants that are.
@@ -189,12 +189,14 @@ impl ConflictSituation<'_> {
             (ConflictKind::Duplicate, _) if self.rights == Rights::Doubtful => format!(
                 "No record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}: check whether that pod is meant to have {them} (a VIP, a proxy). If it is not, delete that pod, not the newest."
             ),
-            (ConflictKind::Duplicate, Confidence::Observed) => {
-                let contesters = self.contesters.as_deref().unwrap_or("the pod");
-                format!(
-                    "Only ARP, NDP or the neighbour table shows the claim of {contesters}: check whether that pod is meant to answer for {them} (a VIP, a proxy); otherwise delete it."
-                )
-            }
+            (ConflictKind::Duplicate, Confidence::Observed) => match &self.suspects {
+                Some(suspects) => format!(
+                    "Only ARP, NDP or the neighbour table shows the claim of {suspects}: check whether that pod is meant to answer for {them} (a VIP, a proxy); otherwise delete it."
+                ),
+                None => format!(
+                    "What the agent saw does not decide between the pods: find out which of them was given {them} (status.podIPs, the record of the container runtime), and delete the other."
+                ),
+            },
             (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, &self.to_recreate) {
                 (Some((newest, by)), Some(others)) => format!(
                     "Keep new pods off the node (kubectl cordon {}), delete {newest}, the newest claimant, {}, and then recreate {others}: the allocation or the route of the address goes with the newest.",
@@ -331,6 +333,24 @@ mod tests {
             let contesters = data.contesters().map(|c| c.device.as_str());
             assert_eq!(Vec::from_iter(contesters), ["veth-a"]);
         }
+    }
+
+    #[test]
+    fn pod_that_can_show_frames_alone_is_not_blamed_for_them() {
+        let mut data = with_rights(None, None);
+        data.confidence = Confidence::Observed;
+        data.claimants[1].evidence[0].kind = EvidenceKind::Arp;
+        assert!(step(&data).contains("the claim of default/b (veth-b)"));
+        data.claimants[1].own_stack = true;
+        let text = step(&data);
+        assert!(
+            text.starts_with("What the agent saw does not decide"),
+            "{text}"
+        );
+        // The other has other addresses, and only frames for this one.
+        data.claimants[0].evidence[0].kind = EvidenceKind::Arp;
+        let text = step(&data);
+        assert!(text.contains("the claim of default/a (veth-a)"), "{text}");
     }
 
     #[test]

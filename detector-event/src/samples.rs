@@ -74,6 +74,7 @@ pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         newest_by: None,
         rightful: None,
         allocated: None,
+        own_stack: false,
         pod: pod.map(|name| Arc::new(Pod::named("default", name, Via::Cri))),
         pod_unknown_because: None,
         evidence: vec![EvidenceData {

@@ -143,6 +143,7 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
         is_newest: false,
         rightful: None,
         allocated: None,
+        has_own_stack: false,
         evidence: evidence.into_iter().collect(),
         left: claimant.left,
         registered: Some(

@@ -148,12 +148,51 @@ fn pod_with_a_programs_address_does_not_take_its_name() {
             let joined = conflict.is_some_and(|c| c.claimant("veththird").is_some());
             event.updates(&address) && joined
         });
-        let conflict = updated.unwrap().event.conflict().unwrap();
+        updated.unwrap();
         for received in agent.events() {
-            for claimant in received.event.conflict().unwrap().claimants {
-                let pod = claimant.pod.map(|pod| pod["name"].to_string());
+            let conflict = received.event.conflict().unwrap();
+            // Frames are all that the program can show.
+            let step = conflict.guidance.as_ref().map(|g| g.next_step.as_str());
+            assert!(
+                !step.unwrap_or_default().contains("vethprogram"),
+                "{step:?}"
+            );
+            for claimant in &conflict.claimants {
+                let pod = claimant.pod.as_ref().map(|pod| pod["name"].to_string());
                 assert_ne!(pod.as_deref(), Some("\"program\""), "{conflict:#?}");
             }
         }
+    }
+}
+
+/// The agent remembers no claim in frames that nobody contested, so that after its restart it knows the attacker alone until
+/// the silent pod sends a frame.
+#[test]
+fn program_that_was_silent_over_a_restart_is_not_blamed() {
+    for attackers in [None, Some("10.9.8.66/32")] {
+        let node = Node::new("silentrestart").unwrap();
+        let silent = node.add_pod(&PodSpec::new("vethsilent")).unwrap();
+        let spec = attackers
+            .into_iter()
+            .fold(PodSpec::new("vethattacker"), PodSpec::address);
+        let attacker = node.add_pod(&spec).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let command = AgentCommand::run(AGENT)
+            .arg("--state-dir")
+            .arg(state.path());
+        let mut agent = Agent::start_ready(&node, &command).unwrap();
+        announce(&silent, silent.mac(), ADDRESS.into());
+        agent.kill().unwrap();
+        announce(&attacker, silent.mac(), ADDRESS.into());
+
+        let agent = Agent::start_ready(&node, &command).unwrap();
+        announce(&attacker, silent.mac(), ADDRESS.into());
+        announce(&silent, silent.mac(), ADDRESS.into());
+        let conflict = agent.wait_raised(&ADDRESS.to_string()).unwrap();
+        assert_eq!(conflict.devices(), ["vethattacker", "vethsilent"]);
+        assert!(conflict.claimants.iter().all(|c| !c.newest));
+        let step = conflict.guidance.unwrap().next_step;
+        assert!(!step.contains("vethsilent"), "{step}");
+        assert_eq!(step.contains("vethattacker"), attackers.is_some(), "{step}");
     }
 }

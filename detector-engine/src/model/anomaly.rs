@@ -47,7 +47,7 @@ pub enum AnomalyKind {
     GatewayUnresolved,
     /// The host's route for a claimed address leads to none of its claimants.
     RouteAstray,
-    /// A pod device contests many addresses of others and has none of them assigned.
+    /// A pod device contests many addresses of others.
     AddressSweep,
     /// Several nodes assign addresses from one range.
     PodCidrOverlap,

@@ -232,6 +232,9 @@ pub struct Claimant {
     /// compared with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<bool>,
+    /// Its pod's namespace is not authoritative for the address, so frames and neighbour entries are all that can show the claim.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_own_stack: bool,
     /// Evidence for the claim; never empty for a claimant that has not left.
     pub evidence: Vec<Evidence>,
     /// Why it left; `None` while it is present.

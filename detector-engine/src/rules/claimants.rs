@@ -135,13 +135,14 @@ impl ClaimContext<'_> {
             && !claimant.evidence.iter().any(is_elsewhere)
     }
 
-    /// What the records of its pod and IPAM have about a claim.
+    /// What its pod's namespace can show of a claim, and what the records of the pod and IPAM have about it.
     fn look_up_records(&self, address: IpAddr, claimant: &mut Claimant) {
-        let pod = match claimant.id {
+        let link = match claimant.id {
             ClaimantId::Device(ifindex, _) => self.mirror.links.pod(ifindex),
             ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         };
-        let Some(pod) = pod.and_then(|link| link.pod.as_deref()) else {
+        claimant.has_own_stack = link.is_some_and(|link| !self.is_authoritative(link, address));
+        let Some(pod) = link.and_then(|link| link.pod.as_deref()) else {
             return;
         };
         let state = self.pools.state_of(address, std::slice::from_ref(claimant));
@@ -332,6 +333,7 @@ impl ClaimContext<'_> {
             is_newest: false,
             rightful: None,
             allocated: None,
+            has_own_stack: false,
             evidence: Vec::new(),
             left: None,
             registered: None,

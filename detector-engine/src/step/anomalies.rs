@@ -265,6 +265,7 @@ pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
         is_newest: false,
         rightful: None,
         allocated: None,
+        has_own_stack: false,
         evidence: Vec::new(),
         left: None,
         registered: None,

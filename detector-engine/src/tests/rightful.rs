@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::{anomaly_fixtures::*, restart::restart};
 
 /// A pod with this sandbox, to which its records give these addresses.
-fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {
+pub(super) fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {
     KnownPod {
         name: format!("shop/{sandbox}"),
         sandbox: Some(sandbox.into()),
@@ -14,7 +14,7 @@ fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {
 }
 
 impl Node {
-    fn know(&mut self, ifindex: IfIndex, pod: KnownPod) {
+    pub(super) fn know(&mut self, ifindex: IfIndex, pod: KnownPod) {
         let generation = self.engine.view().device(ifindex).unwrap().generation;
         self.observe(Observation::PodsKnown(PodsKnown {
             records: vec![(ifindex, generation, pod)],

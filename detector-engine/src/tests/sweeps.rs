@@ -1,6 +1,7 @@
 //! Devices that contest many addresses of others (`docs/detection-rules.md`, section 14.5).
 
 use super::*;
+use crate::tests::rightful::known;
 use crate::track::anomaly::{FEW_FOR, UPDATE_EVERY};
 
 /// The address of a pod.
@@ -96,7 +97,7 @@ fn the_fourth_contested_address_starts_a_sweep() {
     assert_eq!(sweep.contested.unwrap().count, 5);
     assert_eq!(
         sweep.detail,
-        "the pod on veth9 claims 5 addresses of others and has none of them assigned: 10.7.0.1, 10.7.0.2, 10.7.0.3, 10.7.0.4 and 1 more"
+        "the pod on veth9 claims 5 addresses of others: 10.7.0.1, 10.7.0.2, 10.7.0.3, 10.7.0.4 and 1 more"
     );
 }
 
@@ -383,4 +384,77 @@ fn conflicts_of_a_sweep_that_is_not_known_any_more_are_reported() {
     });
     let expected = ["updated 10.7.0.3", "updated 10.7.0.4", "updated 10.7.0.5"];
     assert_eq!(events(&mut next), expected);
+}
+
+/// Pods 1 to 5: the namespaces of the first four show no address, the last has one of its own.
+fn programs() -> Node {
+    let mut node = Node::new();
+    let programs: Vec<(IfIndex, &[&str])> = (1..=4).map(|n| (n, &[][..])).collect();
+    node.resync(snapshot(&[&programs[..], &[(5, &["10.7.0.5"])]].concat()));
+    node.effects.clear();
+    node
+}
+
+#[test]
+fn rightful_programs_contest_nothing() {
+    let mut node = programs();
+    for n in 1..=4 {
+        node.know(n, known(&format!("program-{n}"), &[&own(n)]));
+        node.frame(n, &own(n));
+    }
+    node.know(5, known("attacker", &["10.7.0.5"]));
+    for n in 1..=4 {
+        node.address(5, &own(n));
+    }
+    let sweep = open_sweep(&node);
+    assert_eq!(sweep.holder.unwrap().device, "veth5");
+    assert_eq!(sweep.contested.unwrap().count, 4);
+}
+
+#[test]
+fn pod_with_a_namespace_contests_what_programs_claim() {
+    let mut node = programs();
+    for n in 1..=4 {
+        node.frame(5, &own(n));
+        node.frame(n, &own(n));
+    }
+    assert_eq!(open_sweep(&node).holder.unwrap().device, "veth5");
+}
+
+#[test]
+fn program_contests_nothing_that_is_assigned_later() {
+    let mut node = programs();
+    for n in 11..=14 {
+        node.frame(1, &own(n));
+        node.address(5, &own(n));
+    }
+    assert_eq!(node.engine.view().conflicts(node.now).len(), 4);
+    assert!(node.engine.view().anomalies().is_empty());
+    // What it claims after somebody was seen to have it.
+    for n in 21..=24 {
+        node.address(5, &own(n));
+        node.frame(1, &own(n));
+    }
+    assert_eq!(open_sweep(&node).holder.unwrap().device, "veth1");
+}
+
+#[test]
+fn conflict_of_two_rightful_pods_is_part_of_no_sweep() {
+    let mut node = programs();
+    for n in 1..=4 {
+        node.frame(1, &own(n));
+        node.frame(2, &own(n));
+        node.frame(5, &own(n));
+    }
+    assert_eq!(node.engine.view().anomalies().len(), 2, "veth2 and veth5");
+    let given: Vec<_> = (1..=4).map(own).collect();
+    let given: Vec<_> = given.iter().map(String::as_str).collect();
+    for n in 1..=2 {
+        node.know(n, known(&format!("program-{n}"), &given));
+    }
+    let conflicts = node.engine.view().conflicts(node.now);
+    assert!(
+        conflicts.iter().all(|c| c.sweep.is_none()),
+        "{conflicts:#?}"
+    );
 }

@@ -33,6 +33,7 @@ fn claimant(n: u32) -> Claimant {
         is_newest: false,
         rightful: None,
         allocated: None,
+        has_own_stack: false,
         evidence: [EvidenceKind::Arp, EvidenceKind::Address]
             .map(evidence)
             .into(),

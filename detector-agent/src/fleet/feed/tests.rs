@@ -53,6 +53,7 @@ fn assigned(n: u32, at: u64) -> CertainClaim {
             is_newest: false,
             rightful: None,
             allocated: None,
+            has_own_stack: false,
             evidence: vec![evidence(EvidenceKind::Address, at)],
             left: None,
             registered: None,

@@ -154,7 +154,7 @@ impl ConflictGroup {
             }
         }
         self.claimants_omitted = self.claimants_omitted.max(omitted);
-        for contester in data.contesters() {
+        for contester in data.suspects() {
             let mut known = self.claimants.iter_mut();
             if let Some(known) = known.find(|known| known.device == contester.device) {
                 known.contests = true;

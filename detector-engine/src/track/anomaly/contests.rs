@@ -116,26 +116,41 @@ fn by_device(contests: &[Contest]) -> impl Iterator<Item = (&Contest, DeviceKey)
     contests.flat_map(|contest| contest.by.iter().map(move |device| (contest, *device)))
 }
 
-/// The devices that contest the address of a conflict: those without certain evidence, except the
-/// owner if that has none either. The owner is the claimant with certain evidence, else the oldest.
+/// The devices that contest the address of a conflict: those of all claimants but the owner. If a record gives the address
+/// to one claimant, that is the owner; otherwise one with certain evidence is, else the oldest whose stack is not the kernel's
+/// (frames are all that it can show), else the oldest. Without a single owner nobody contests, since a sweep hides the conflict.
 fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     let is_eligible = conflict.kind != ConflictKind::Flapping
         && conflict.confidence == Confidence::Observed
         // One that is not listed may be anybody.
         && conflict.claimants_omitted == 0;
-    if !is_eligible {
+    let Some(owner) = owner(conflict).filter(|_| is_eligible) else {
         return Vec::new();
-    }
-    let certain = conflict.present().find(|c| c.is_certain());
-    let owner = certain.or_else(|| conflict.present().min_by_key(|c| c.since));
-    let owner = owner.map(|c| c.id);
+    };
     conflict
         .present()
-        .filter(|c| !c.is_certain() && Some(c.id) != owner)
-        .filter_map(|c| match c.id {
+        .filter(|c| c.id != owner)
+        .map(|c| match c.id {
             ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
-            // These claim nothing without certain evidence.
+            // No device to name.
             ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
         })
-        .collect()
+        .collect::<Option<_>>()
+        .unwrap_or_default()
+}
+
+fn owner(conflict: &Conflict) -> Option<ClaimantId> {
+    let mut rightful = conflict.present().filter(|c| c.rightful == Some(true));
+    if let Some(owner) = rightful.next() {
+        return rightful.next().is_none().then_some(owner.id);
+    }
+    if let Some(certain) = conflict.present().find(|c| c.is_certain()) {
+        // A program's frames were there before somebody assigned the address.
+        let is_taken = certain.is_newest && conflict.present().any(|c| c.has_own_stack);
+        return (!is_taken).then_some(certain.id);
+    }
+    let oldest = conflict
+        .present()
+        .min_by_key(|c| (!c.has_own_stack, c.since));
+    oldest.map(|c| c.id)
 }

@@ -1,4 +1,4 @@
-//! Devices that contest many addresses of others and have none of them assigned (`address_sweep`).
+//! Devices that contest many addresses of others (`address_sweep`).
 //!
 //! Such a device is one finding. Conflicts that exist only because of it name the finding, so that
 //! a receiver of notifications gets the finding alone.
@@ -341,7 +341,7 @@ fn detail(device: &str, contested: &Contested) -> String {
         _ => addresses.concat(),
     };
     format!(
-        "the pod on {device} claims {} addresses of others and has none of them assigned: {addresses}",
+        "the pod on {device} claims {} addresses of others: {addresses}",
         contested.count
     )
 }

@@ -88,8 +88,8 @@ impl ReportedSweeps {
     }
 }
 
-/// Who contests the address of a conflict: claimants that do not have it for certain, except the
-/// first one if none has.
+/// Who contests the address of a conflict, without records: claimants that do not have it for certain, except the first one if
+/// none has, or the first whose stack is not the kernel's. Nobody, if such a one claimed it before it was assigned.
 fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     if conflict.kind == ConflictKind::Flapping || conflict.confidence == Confidence::Certain {
         return Vec::new();
@@ -101,7 +101,11 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
         })
     };
     let mut claimants: Vec<_> = conflict.present().collect();
-    claimants.sort_by_key(|c| c.since);
+    claimants.sort_by_key(|c| (!c.has_own_stack, c.since));
+    let mut certain = claimants.iter().filter(|c| is_certain(c));
+    if certain.any(|c| c.is_newest) && claimants.iter().any(|c| c.has_own_stack) {
+        return Vec::new();
+    }
     let owners = claimants.iter().filter(|c| is_certain(c)).count();
     claimants
         .iter()
