@@ -86,7 +86,14 @@ impl Engine {
                 reported: open.reported.clone(),
                 ..conflict.clone()
             },
-            domain: scope.network.link().and_then(|link| self.link_name(link)),
+            domain: scope.network.link().map(|link| {
+                // Of a conflict that is over and may begin again, the link may be gone: its scope must not become the node's.
+                let gone = LinkName {
+                    name: String::new(),
+                    ifindex: NO_LINK,
+                };
+                self.link_name(link).unwrap_or(gone)
+            }),
             frames: frames.filter_map(|f| self.persisted_frame(f)).collect(),
             former: former
                 .flat_map(|n| {

@@ -147,3 +147,44 @@ fn remembered_ends_are_bounded() {
         assert_eq!(raised[0].2 > 0, is_known, "{n}");
     }
 }
+
+#[test]
+fn end_that_waits_for_a_bridge_that_is_gone_survives_a_restart() {
+    let claim = |node: &mut Node, ifindex| {
+        node.neighbour(ifindex, SHARED, mac(1), NudState::Reachable);
+    };
+    let mut node = Node::new();
+    node.link(bridge(9));
+    for ifindex in [1, 2] {
+        node.port(ifindex, 9);
+        claim(&mut node, ifindex);
+    }
+    node.neighbour_gone(2, SHARED);
+    claim(&mut node, 2);
+    let on_bridge = events(&mut node)[0].1;
+    // The same two claim it in the node's network now.
+    node.remove_link(9);
+    let [("raised", on_node, 0)] = events(&mut node)[..] else {
+        panic!("another conflict");
+    };
+    let records = node.engine.view().open_records(node.now);
+    assert_eq!(records.len(), 2);
+
+    let mut next = Node::new();
+    next.now = node.now;
+    next.engine.restore(records, Vec::new());
+    next.resync(Snapshot {
+        links: [1, 2].map(pod).into(),
+        neighbours: [1, 2]
+            .map(|ifindex| neighbour(ifindex, SHARED, mac(1), NudState::Reachable))
+            .into(),
+        ..Snapshot::default()
+    });
+    next.wait_secs(10);
+    assert_eq!(events(&mut next), [("resolved", on_bridge, 1)]);
+    let open = next.engine.view().conflict_ids();
+    assert_eq!(
+        open.iter().map(|(.., id)| *id).collect::<Vec<_>>(),
+        [on_node]
+    );
+}
