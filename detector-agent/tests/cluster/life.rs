@@ -8,10 +8,12 @@ use detector_testkit::{
     http::TestClient,
     server::ServerProcess,
 };
-
 use serde_json::{Value, json};
 
-use crate::installation::{Installation, LONG, PREVIOUS_TAG, RELEASE};
+use crate::{
+    AGENT,
+    installation::{Installation, LONG, PREVIOUS_TAG, RELEASE},
+};
 
 #[test]
 fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing() {
