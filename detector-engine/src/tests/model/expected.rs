@@ -105,7 +105,10 @@ impl World {
         claimants.any(|(c, _)| !self.is_one_pod(*c, ModelClaimant::Device(claim.ifindex)))
     }
 
-    fn pod_count<'c>(&self, claimants: impl Iterator<Item = &'c ModelClaimant>) -> usize {
+    pub(super) fn pod_count<'c>(
+        &self,
+        claimants: impl Iterator<Item = &'c ModelClaimant>,
+    ) -> usize {
         let mut pods: Vec<ModelClaimant> = Vec::new();
         for claimant in claimants {
             if !pods.iter().any(|known| self.is_one_pod(*known, *claimant)) {
@@ -129,7 +132,7 @@ impl World {
     }
 
     /// Whether two claimants are one pod, or the same.
-    fn is_one_pod(&self, a: ModelClaimant, b: ModelClaimant) -> bool {
+    pub(super) fn is_one_pod(&self, a: ModelClaimant, b: ModelClaimant) -> bool {
         let namespace = |claimant| match claimant {
             ModelClaimant::Device(ifindex) => {
                 let peer = self.links.get(&ifindex).and_then(|d| d.link.peer);
@@ -184,12 +187,10 @@ impl World {
             };
             let claimant = ModelClaimant::Device(*ifindex);
             if device.link.peer.is_some() && device.known_further.contains(&address) {
-                let mac = mac(u8::try_from(*ifindex).unwrap());
-                further.push((scope, claimant, device.read.then_some(mac)));
+                further.push((scope, claimant, device.known_mac));
             }
             if is_assigned(device, address) {
-                let mac = mac(u8::try_from(*ifindex).unwrap());
-                claim(scope, claimant, true, true, device.read.then_some(mac));
+                claim(scope, claimant, true, true, device.known_mac);
                 assigned.insert((scope, claimant));
             }
             if let Some(entry) = self.neighbours.get(&(*ifindex, address))
@@ -263,10 +264,7 @@ impl World {
             let firm = claims.get(of).and_then(|claims| claims.get(claimant));
             *of == scope && on_bridge(claimant) && firm.is_some_and(|support| support.firm)
         });
-        let interface_mac = |port: IfIndex| {
-            let device = self.pod(port)?;
-            device.read.then(|| mac(u8::try_from(port).unwrap()))
-        };
+        let interface_mac = |port: IfIndex| self.pod(port)?.known_mac;
         let permanent = entry.state == NudState::Permanent;
         let current = std::iter::once((entry.mac, false));
         let former = flapping_macs(entry, self.now).into_iter();

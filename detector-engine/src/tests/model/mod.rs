@@ -5,6 +5,7 @@
 
 mod expected;
 mod harness;
+mod macs;
 mod ops;
 mod world;
 

@@ -26,7 +26,11 @@ pub(super) enum Op {
         readable: bool,
         master: Option<IfIndex>,
         has: Vec<IpAddr>,
+        /// The hardware address of the peer, if it is not its own.
+        shared_mac: Option<Mac>,
     },
+    /// The interface in a pod gets another hardware address.
+    SetMac(IfIndex, Mac),
     Delete(IfIndex),
     NumberPeer(IfIndex),
     Enslave(IfIndex, Option<IfIndex>),
@@ -91,6 +95,7 @@ struct Theme {
     addresses: usize,
     macs: u8,
     topology: u32,
+    hardware: u32,
     assigned: u32,
     host: u32,
     neighbours: u32,
@@ -106,6 +111,7 @@ const EVERYTHING: Theme = Theme {
     addresses: 4,
     macs: 4,
     topology: 10,
+    hardware: 2,
     assigned: 8,
     host: 4,
     neighbours: 7,
@@ -116,7 +122,7 @@ const EVERYTHING: Theme = Theme {
     losses: 6,
 };
 
-const THEMES: [Theme; 5] = [
+const THEMES: [Theme; 6] = [
     EVERYTHING,
     // Pods behind bridges.
     Theme {
@@ -128,6 +134,22 @@ const THEMES: [Theme; 5] = [
         forwarding: 10,
         frames: 2,
         losses: 1,
+        ..EVERYTHING
+    },
+    // Hardware addresses on two ports.
+    Theme {
+        pods: 4,
+        addresses: 1,
+        macs: 3,
+        topology: 8,
+        hardware: 8,
+        assigned: 2,
+        host: 0,
+        neighbours: 2,
+        forwarding: 16,
+        frames: 2,
+        waits: 8,
+        losses: 3,
         ..EVERYTHING
     },
     // Frames, probes, and expiry.
@@ -223,10 +245,11 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         proptest::bool::weighted(0.8),
         proptest::option::of(bridge()),
         proptest::collection::vec(address(), 0..2),
+        proptest::option::weighted(0.3, macs()),
     );
     let topology = prop_oneof![
-        8 => create.prop_map(|(ifindex, place, readable, master, has)| Op::Create {
-            ifindex, place, readable, master, has,
+        8 => create.prop_map(|(ifindex, place, readable, master, has, shared_mac)| Op::Create {
+            ifindex, place, readable, master, has, shared_mac,
         }),
         3 => pod().prop_map(Op::Delete),
         1 => pod().prop_map(Op::NumberPeer),
@@ -295,13 +318,14 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
     ];
     prop_oneof![
         theme.topology => topology,
+        theme.hardware => (pod(), macs()).prop_map(|(i, m)| Op::SetMac(i, m)),
         theme.assigned => assigned,
         theme.host => host,
         theme.neighbours => neighbours,
         theme.forwarding => forwarding,
         theme.frames => frames,
         theme.snapshots => snapshots,
-        theme.waits => select(vec![1, 30, 61, 120, 181, 301, 601]).prop_map(Op::Wait),
+        theme.waits => select(vec![1, 4, 30, 61, 120, 181, 301, 601]).prop_map(Op::Wait),
         theme.losses => losses,
     ]
 }

@@ -68,7 +68,10 @@ impl Harness {
                 }
                 // The model reports every PVID, with or without filtering.
                 Effect::ReadNode(RereadReason::VlanFiltering) => {}
-                Effect::Anomaly(effect) => self.sweeps.report(&effect, self.world.now)?,
+                Effect::Anomaly(effect) => {
+                    self.sweeps.report(&effect, self.world.now)?;
+                    self.check_raised_mac(&effect)?;
+                }
                 Effect::Renamed(_) | Effect::Detach { .. } => {}
                 Effect::ReadNode(RereadReason::Room) | Effect::BoundReached(_) => {
                     prop_assert!(false, "the bounds are far away: {:?}", effect);
@@ -117,6 +120,7 @@ impl Harness {
             "reported conflicts differ from the open ones"
         );
         if self.stage == SyncStage::Synced {
+            self.check_macs()?;
             self.check_beginnings(&conflicts)?;
             // One that has begun again is open for a while after its end.
             let active = conflicts.iter().filter(|c| c.quiet_since.is_none());

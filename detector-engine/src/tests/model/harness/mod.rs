@@ -2,6 +2,7 @@
 
 mod check;
 mod delivery;
+mod macs;
 mod operations;
 mod recovery;
 mod sweeps;
@@ -16,8 +17,9 @@ use proptest::{
 use super::super::*;
 use crate::tests::model::{
     expected::Expected,
+    macs::{MacHistories, MacPlace},
     ops::{Op, PeerPlace, addresses},
-    world::{Dump, PODS, UPLINK, World},
+    world::{BRIDGES, Dump, PODS, UPLINK, World},
 };
 use sweeps::{ReportedSweeps, SWEEP_FROM};
 
@@ -73,6 +75,9 @@ pub(super) struct Harness {
     open: HashMap<ConflictId, Conflict>,
     closed: HashSet<ConflictId>,
     sweeps: ReportedSweeps,
+    macs: MacHistories,
+    /// The open anomalies about hardware addresses, with the device that each names and its serial.
+    named: HashMap<AnomalyId, (MacPlace, IfIndex, u64)>,
     /// Devices the engine asked to attach while out of sync.
     attach: BTreeSet<IfIndex>,
     resync_requested: bool,
@@ -98,6 +103,8 @@ impl Harness {
             open: HashMap::new(),
             closed: HashSet::new(),
             sweeps: ReportedSweeps::default(),
+            macs: MacHistories::default(),
+            named: HashMap::new(),
             attach: BTreeSet::new(),
             resync_requested: false,
             lookups: None,
@@ -138,7 +145,9 @@ impl Harness {
                 readable,
                 master,
                 has,
-            } => self.create(ifindex, place, readable, master, &has),
+                shared_mac,
+            } => self.create(ifindex, place, readable, master, &has, shared_mac),
+            Op::SetMac(ifindex, mac) => self.set_mac(ifindex, mac),
             Op::Delete(ifindex) => self.apply(|w| w.remove_link(ifindex)),
             Op::NumberPeer(ifindex) => self.apply(|w| w.number_peer(ifindex)),
             Op::Enslave(ifindex, master) => self.apply(|w| w.enslave(ifindex, master)),

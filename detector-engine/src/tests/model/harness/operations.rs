@@ -10,6 +10,7 @@ impl Harness {
         readable: bool,
         master: Option<IfIndex>,
         has: &[IpAddr],
+        shared_mac: Option<Mac>,
     ) -> TestCaseResult {
         if self.world.links.contains_key(&ifindex) {
             return Ok(());
@@ -37,6 +38,7 @@ impl Harness {
         let observation = self.world.create(link, peer, numbered);
         if let Some(device) = self.world.links.get_mut(&ifindex) {
             device.readable &= readable;
+            device.mac = shared_mac.unwrap_or(device.mac);
             if device.readable {
                 // Assigned before the node sees the device, so no event reports it.
                 device.ever.extend(has);
@@ -44,6 +46,15 @@ impl Harness {
             }
         }
         self.deliver(observation)
+    }
+
+    pub(super) fn set_mac(&mut self, ifindex: IfIndex, mac: Mac) -> TestCaseResult {
+        match self.stage {
+            SyncStage::Synced => self.apply(|w| w.set_mac(ifindex, mac, true)),
+            SyncStage::Losing => self.apply(|w| w.set_mac(ifindex, mac, false)),
+            // Whether it is the first one that the agent knows depends on what it lost.
+            _ => Ok(()),
+        }
     }
 
     /// Whether the removal has the same effect if the agent misses it: no frame and no neighbour

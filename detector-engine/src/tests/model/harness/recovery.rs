@@ -69,8 +69,10 @@ impl Harness {
                         self.take_snapshot(SnapshotScope::Device(ifindex))?;
                     }
                 }
-                // After the window, no former lladdr counts any more.
+                let recovered = self.world.now;
+                // After the window, no former lladdr counts any more, and no move of a hardware address.
                 self.wait(Duration::from_secs(181))?;
+                self.adopt_macs(recovered);
                 self.adopt_evidence();
                 self.stage = SyncStage::Synced;
                 self.check(Vec::new())

@@ -30,6 +30,12 @@ pub(super) struct ModelDevice {
     pub(super) readable: bool,
     /// The agent has read the addresses of the peer.
     pub(super) read: bool,
+    /// The hardware address of the peer.
+    pub(super) mac: Mac,
+    /// The one that the agent knows.
+    pub(super) known_mac: Option<Mac>,
+    /// It was another one before.
+    pub(super) has_changed_mac: bool,
     /// Addresses of the peer, and whether the agent can know about each.
     pub(super) addresses: BTreeMap<IpAddr, bool>,
     /// Those that have failed duplicate address detection since they were first reported.
@@ -97,6 +103,8 @@ pub(super) struct World {
     pub(super) peer_moved_at: HashMap<Peer, u64>,
     /// That number when an address of a peer was last updated live.
     pub(super) updated_at_snapshot: HashMap<(Peer, IpAddr), u64>,
+    /// That number when the hardware address of a peer became known live.
+    pub(super) mac_known_at: HashMap<Peer, u64>,
     pub(super) links: BTreeMap<IfIndex, ModelDevice>,
     /// Of devices whose peer is unknown now, the namespace in which the agent last knew it.
     pub(super) former_namespaces: BTreeMap<IfIndex, NsId>,
@@ -136,6 +144,7 @@ impl World {
                 device.peer = None;
                 device.link.peer = None;
                 device.read = false;
+                device.learn_mac(None);
                 device.readable = false;
                 device.addresses.clear();
                 device.failed.clear();
@@ -153,6 +162,9 @@ impl World {
             peer,
             readable: peer.is_some(),
             read: false,
+            mac: mac(u8::try_from(ifindex).unwrap()),
+            known_mac: None,
+            has_changed_mac: false,
             addresses: BTreeMap::new(),
             failed: BTreeSet::new(),
             further: BTreeSet::new(),
@@ -194,6 +206,25 @@ impl World {
         self.frames.retain(|h| h.claim.ifindex != ifindex);
         self.purge_aged();
         Some(Observation::LinkGone(ifindex))
+    }
+
+    /// The interface in the pod gets another hardware address. If the agent is told of it (`live`), it knows the first
+    /// one at once, and reads the pod for a further one.
+    pub(super) fn set_mac(
+        &mut self,
+        ifindex: IfIndex,
+        mac: Mac,
+        live: bool,
+    ) -> Option<Observation> {
+        let device = self.links.get_mut(&ifindex)?;
+        device.peer?;
+        device.mac = mac;
+        let peer = device.link.peer?;
+        if live && device.known_mac.is_none() {
+            device.learn_mac(Some(mac));
+            self.mac_known_at.insert(peer, self.snapshots);
+        }
+        Some(Observation::PodLink(peer, mac))
     }
 
     pub(super) fn enslave(
@@ -270,6 +301,12 @@ impl World {
 }
 
 impl ModelDevice {
+    pub(super) fn learn_mac(&mut self, mac: Option<Mac>) {
+        let is_other = self.known_mac.is_some() && self.known_mac != mac;
+        self.has_changed_mac = mac.is_some() && (self.has_changed_mac || is_other);
+        self.known_mac = mac;
+    }
+
     /// What the kernel reports of an address of the peer.
     pub(super) fn info(&self, address: IpAddr) -> AssignedAddress {
         let dad_failed = self.failed.contains(&address);

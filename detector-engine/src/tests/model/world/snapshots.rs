@@ -9,11 +9,11 @@ impl World {
             SnapshotScope::Device(wanted) => ifindex == wanted,
         };
         let devices = self.links.iter().filter(|(i, _)| is_covered(**i));
-        let pods = devices.clone().filter_map(|(ifindex, d)| {
+        let pods = devices.clone().filter_map(|(_, d)| {
             let addresses = d.addresses.keys().map(|a| d.info(*a)).collect();
             Some(PodAddresses {
                 peer: d.link.peer?,
-                mac: Some(mac(u8::try_from(*ifindex).unwrap())),
+                mac: Some(d.mac),
                 addresses: d.readable.then_some(addresses),
                 is_truncated: false,
                 further: d
@@ -80,6 +80,9 @@ impl World {
             for found in dump.snapshot.pods.iter().filter(|p| p.peer == peer) {
                 device.read = true;
                 let since = |at: Option<&u64>| at.is_some_and(|at| *at >= number);
+                if !since(self.mac_known_at.get(&peer)) {
+                    device.learn_mac(found.mac);
+                }
                 let moved = since(self.peer_moved_at.get(&peer));
                 let is_doubtful =
                     |address| moved && since(self.updated_at_snapshot.get(&(peer, address)));
@@ -122,6 +125,7 @@ impl World {
         self.fdb.retain(|_, s| !s.aged);
         for device in self.links.values_mut() {
             device.read = false;
+            device.learn_mac(None);
             device.known_further.clear();
             device.removed.clear();
             for known in device.addresses.values_mut() {
