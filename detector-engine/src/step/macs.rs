@@ -58,27 +58,25 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let fault = self.mac_fault(key, ports);
+        let named = self.tracked.anomalies.macs.named_device(&key);
+        let exists = named.is_none_or(|(ifindex, generation)| {
+            let link = self.mirror.links.pod(ifindex);
+            link.is_some_and(|link| link.generation == generation)
+        });
+        let gone = match (ports, exists) {
+            (_, false) => Some(ResolveReason::DeviceGone),
+            ([], true) => Some(ResolveReason::MacUnique),
+            _ => None,
+        };
+        let settings = &self.settings;
+        let anomalies = &mut self.tracked.anomalies;
         let mut anomaly_effects = Vec::new();
+        // Of what is wrong among the others, another finding follows.
+        if fault.is_none() || gone.is_some() {
+            anomalies.mac_right(key, gone, at, settings, &mut anomaly_effects);
+        }
         if let Some(fault) = fault {
-            let settings = &self.settings;
-            self.tracked
-                .anomalies
-                .mac_wrong(key, fault, at, settings, &mut anomaly_effects);
-        } else {
-            let named = self.tracked.anomalies.macs.named_device(&key);
-            let exists = named.is_none_or(|(ifindex, generation)| {
-                let link = self.mirror.links.pod(ifindex);
-                link.is_some_and(|link| link.generation == generation)
-            });
-            let gone = match (ports, exists) {
-                (_, false) => Some(ResolveReason::DeviceGone),
-                ([], true) => Some(ResolveReason::MacUnique),
-                _ => None,
-            };
-            let settings = &self.settings;
-            self.tracked
-                .anomalies
-                .mac_right(key, gone, at, settings, &mut anomaly_effects);
+            anomalies.mac_wrong(key, fault, at, settings, &mut anomaly_effects);
         }
         effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }

@@ -322,3 +322,21 @@ fn pod_without_known_addresses_is_shown_with_its_link_local_one() {
         ["raised mac_moved fe80::ff:fe00:1 on veth1, veth2"]
     );
 }
+
+#[test]
+fn finding_ends_with_the_device_that_it_names() {
+    let mut dump = dump_with_shared_mac();
+    dump.pods[2].mac = Some(mac(1));
+    let mut node = node(dump);
+    node.wait_secs(5);
+    assert_eq!(mac_events(&mut node), [format!("{DUPLICATE}, veth3")]);
+    node.remove_link(1);
+    node.wait_secs(5);
+    assert_eq!(
+        mac_events(&mut node),
+        [
+            "resolved mac_duplicate 10.0.0.1 on veth1, veth2, veth3: device_gone",
+            "raised mac_duplicate 10.0.0.2 on veth2, veth3",
+        ]
+    );
+}
