@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use detector_common::{
     AddressKey, Budget, CLAIMED_ADDRESSES, CONTESTS_PER_ADDRESS, NeighbourRecord, RawClaim,
-    TAG_ARP, TAG_NDP, address_key,
+    address_key,
 };
 
 use crate::{
@@ -83,16 +83,11 @@ pub(crate) fn may_publish(claim: &RawClaim, now: u64) -> bool {
 /// Whether a neighbour entry beyond the budget of `device` is published, as [`may_publish`].
 #[inline(never)]
 pub(crate) fn may_publish_neighbour(record: &NeighbourRecord, device: u32) -> bool {
-    let tag = if record.ip_version == 4 {
-        TAG_ARP
-    } else {
-        TAG_NDP
-    };
     let key = &ContestKey {
         ifindex: device,
         is_tagged: 0,
         kind: NEIGHBOUR,
-        address: address_key(tag, record.address),
+        address: address_key(record.claim_tag(), record.address),
     };
     is_contested(&key.address, device) && spend_contest(key, record.at)
 }

@@ -8,7 +8,7 @@
 //! needs the budget of the entry's device.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use detector_common::{NeighbourRecord, RawClaim, TAG_ARP, TAG_NDP};
+use detector_common::{NeighbourRecord, RawClaim};
 
 /// How long after a claim an entry was changed by it: longer than a tick, in which the coarse clock stands still.
 const WINDOW_NS: u64 = 20_000_000;
@@ -49,15 +49,10 @@ pub(crate) fn device_of(record: &NeighbourRecord) -> Option<u32> {
     let last = LAST_CLAIM.get_ptr(0)?;
     // SAFETY: as above.
     let last = unsafe { last.read() };
-    let tag = if record.ip_version == 4 {
-        TAG_ARP
-    } else {
-        TAG_NDP
-    };
     let address = words(record.address);
     let is_same = last.address[0] == address[0]
         && last.address[1] == address[1]
-        && last.tag == u32::from(tag)
+        && last.tag == u32::from(record.claim_tag())
         && record.at.saturating_sub(last.at) < WINDOW_NS;
     is_same.then_some(last.ifindex)
 }

@@ -91,6 +91,19 @@ pub struct NeighbourRecord {
     pub reserved: u16,
 }
 
+impl NeighbourRecord {
+    /// The tag of claims of its address: [`TAG_ARP`] or [`TAG_NDP`].
+    #[must_use]
+    #[inline(always)]
+    pub fn claim_tag(&self) -> u8 {
+        if self.ip_version == 4 {
+            TAG_ARP
+        } else {
+            TAG_NDP
+        }
+    }
+}
+
 /// An address that a pod repeatedly asked for by broadcast or multicast, as a stack does that gets no answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
