@@ -95,15 +95,19 @@ pub(crate) fn agent(workspace: &Workspace, profile: Profile) -> Result<PathBuf> 
     Ok(AGENT_BINARY.path(workspace, profile))
 }
 
-/// Builds the eBPF programs and executables of the workspace.
-pub(crate) fn binaries(workspace: &Workspace, profile: Profile, binaries: &[Binary]) -> Result<()> {
+/// Builds the eBPF programs and executables of the workspace; returns the path of the programs' object.
+pub(crate) fn binaries(
+    workspace: &Workspace,
+    profile: Profile,
+    binaries: &[Binary],
+) -> Result<PathBuf> {
     setup::ensure(workspace, &[Group::Build])?;
     let object = ebpf::build(workspace)?;
     let mut command = workspace.cargo();
     command
         .arg("build")
         .args(profile.flag())
-        .env(OBJECT_VARIABLE, object);
+        .env(OBJECT_VARIABLE, &object);
     match profile {
         Profile::Debug => {
             test::select_packages(&mut command)
@@ -119,5 +123,6 @@ pub(crate) fn binaries(workspace: &Workspace, profile: Profile, binaries: &[Bina
     for binary in binaries {
         command.args(["--bin", binary.name]);
     }
-    process::run(&mut command)
+    process::run(&mut command)?;
+    Ok(object)
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     build::{self, AGENT_BINARY, PLUGIN_BINARY, Profile},
-    ebpf, files, host, process,
+    files, host, process,
     requirements::Group,
     setup, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
@@ -72,8 +72,7 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
     setup::ensure(workspace, &groups)?;
     // A test may run the program of another package; cargo builds those of its own.
     let programs = [AGENT_BINARY, PLUGIN_BINARY];
-    build::binaries(workspace, Profile::Debug, &programs)?;
-    let object = ebpf::build(workspace)?;
+    let object = build::binaries(workspace, Profile::Debug, &programs)?;
     let sequences = options
         .model_sequences
         .map(|n| ("MODEL_SEQUENCES", n.to_string()));
