@@ -131,19 +131,10 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let mut hasher = FnvHasher::default();
     (&party.node, &party.device).hash(&mut hasher);
+    let id = ClaimantId::Registered(hasher.finish());
     Claimant {
-        id: ClaimantId::Registered(hasher.finish()),
-        device: party.device.clone(),
-        ifindex: party.ifindex,
         mac: party.mac,
-        master: None,
-        peer: None,
-        since,
         beginning,
-        is_newest: false,
-        rightful: None,
-        allocated: None,
-        has_own_stack: false,
         evidence: evidence.into_iter().collect(),
         left: claimant.left,
         registered: Some(
@@ -156,6 +147,7 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
             }
             .into(),
         ),
+        ..Claimant::new(id, party.device.clone(), party.ifindex, since)
     }
 }
 

@@ -244,6 +244,30 @@ pub struct Claimant {
     pub registered: Option<Arc<RegisteredClaimant>>,
 }
 
+impl Claimant {
+    /// A claimant without evidence, of whose claim no record is known.
+    #[must_use]
+    pub fn new(id: ClaimantId, device: String, ifindex: IfIndex, since: Timestamp) -> Self {
+        Self {
+            id,
+            device,
+            ifindex,
+            mac: None,
+            master: None,
+            peer: None,
+            since,
+            beginning: Beginning::default(),
+            is_newest: false,
+            rightful: None,
+            allocated: None,
+            has_own_stack: false,
+            evidence: Vec::new(),
+            left: None,
+            registered: None,
+        }
+    }
+}
+
 /// A claimant as the cluster's registry has it. Of a range it is the node, without a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisteredClaimant {

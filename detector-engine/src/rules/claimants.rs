@@ -11,7 +11,6 @@ use crate::{
         pools::{AllocationState, Pools},
     },
     model::{
-        beginning::Beginning,
         conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
         evidence_detail::EvidenceDetail,
         observation::{Timestamp, Vlan},
@@ -321,22 +320,11 @@ impl ClaimContext<'_> {
             .links
             .switch_of(link.link.ifindex)
             .and_then(|switch| self.mirror.links.get(switch));
+        let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
         Claimant {
-            id,
-            device: link.link.name.clone(),
-            ifindex: link.link.ifindex,
-            mac: None,
             master: master.map(|m| m.link.name.clone()),
             peer: link.link.peer,
-            since: link.since,
-            beginning: Beginning::default(),
-            is_newest: false,
-            rightful: None,
-            allocated: None,
-            has_own_stack: false,
-            evidence: Vec::new(),
-            left: None,
-            registered: None,
+            ..Claimant::new(id, name, ifindex, link.since)
         }
     }
 

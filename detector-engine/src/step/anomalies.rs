@@ -7,7 +7,6 @@ use crate::{
     mirror::links::LinkState,
     model::{
         anomaly::{AnomalyEffect, ResolveReason},
-        beginning::Beginning,
         conflict::{Claimant, ClaimantId},
         effect::Effect,
         evidence_detail::EvidenceDetail,
@@ -253,21 +252,11 @@ impl Engine {
 
 /// A device as the holder of an anomaly that concerns the device rather than a claim.
 pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
+    let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
+    let id = ClaimantId::Device(ifindex, link.generation);
     Claimant {
-        id: ClaimantId::Device(link.link.ifindex, link.generation),
-        device: link.link.name.clone(),
-        ifindex: link.link.ifindex,
         mac: link.peer_mac,
-        master: None,
         peer: link.link.peer,
-        since: link.since,
-        beginning: Beginning::default(),
-        is_newest: false,
-        rightful: None,
-        allocated: None,
-        has_own_stack: false,
-        evidence: Vec::new(),
-        left: None,
-        registered: None,
+        ..Claimant::new(id, name, ifindex, link.since)
     }
 }

@@ -21,24 +21,13 @@ fn ip(text: &str) -> IpAddr {
 
 /// The device `veth<n>`, which has the address assigned.
 fn claimant(n: u32) -> Claimant {
+    let id = ClaimantId::Device(n, 1);
     Claimant {
-        id: ClaimantId::Device(n, 1),
-        device: format!("veth{n}"),
-        ifindex: n,
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
-        master: None,
-        peer: None,
-        since: Timestamp(1),
-        beginning: Beginning::default(),
-        is_newest: false,
-        rightful: None,
-        allocated: None,
-        has_own_stack: false,
         evidence: [EvidenceKind::Arp, EvidenceKind::Address]
             .map(evidence)
             .into(),
-        left: None,
-        registered: None,
+        ..Claimant::new(id, format!("veth{n}"), n, Timestamp(1))
     }
 }
 

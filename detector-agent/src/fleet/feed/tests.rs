@@ -40,23 +40,11 @@ fn evidence(kind: EvidenceKind, at: u64) -> Evidence {
 
 /// An address assigned on device `n` at this time.
 fn assigned(n: u32, at: u64) -> CertainClaim {
+    let id = ClaimantId::Device(n, 1);
     CertainClaim {
         claimant: Claimant {
-            id: ClaimantId::Device(n, 1),
-            device: format!("veth{n}"),
-            ifindex: n,
-            mac: None,
-            master: None,
-            peer: None,
-            since: Timestamp(at),
-            beginning: Beginning::default(),
-            is_newest: false,
-            rightful: None,
-            allocated: None,
-            has_own_stack: false,
             evidence: vec![evidence(EvidenceKind::Address, at)],
-            left: None,
-            registered: None,
+            ..Claimant::new(id, format!("veth{n}"), n, Timestamp(at))
         },
         is_on_device: true,
         receives_traffic: false,
