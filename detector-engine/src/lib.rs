@@ -1,15 +1,15 @@
 //! The detection engine: a pure state machine without I/O and without a clock of its own.
 //!
 //! [`Engine::step`] takes one [`Observation`] and returns [`Effect`]s: also what pods, IPAM and the clock say is an observation.
-//! [`Engine::next_deadline`] says when the next one is due at the latest. [`Engine::view`] looks at what it holds; what others follow is
-//! taken after a step (`take_…`).
+//! [`Engine::next_deadline`] says when the next one is due at the latest. [`Engine::view`] reads what it holds; queries of
+//! routes and changes of claims are taken after a step (`take_…`).
 //!
 //! The modules follow the flow, and each uses those before it only:
 //!
 //! | module | job |
 //! | --- | --- |
 //! | [`model`] | plain data: observations, claims, conflicts, anomalies, effects, settings |
-//! | [`limits`] | what is read again and when, what was refused at bounds, what the kernel programs are told |
+//! | [`limits`] | what is read again and when, what was refused at bounds, the table of claimed addresses for the kernel programs |
 //! | [`mirror`] | what the kernel and IPAM have, as far as they were observed |
 //! | [`rules`] | what follows from the mirror: the claimants of an address, their scope, who receives the traffic |
 //! | [`track`] | what is open: conflicts, moves, sweeps, anomalies; what is new is an effect |

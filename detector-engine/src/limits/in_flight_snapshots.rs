@@ -55,26 +55,25 @@ pub(crate) enum StateKey {
 
 impl StateKey {
     /// The items of which an observation is a live update. What follows for others is touched where it is applied.
-    pub(crate) fn of(observation: &Observation) -> impl Iterator<Item = Self> + use<> {
-        let (key, second) = match observation {
-            Observation::Link(link) => (Self::Link(link.ifindex), None),
-            Observation::LinkGone(ifindex) => (Self::Link(*ifindex), None),
-            Observation::PortVlan(vlan) => (Self::PortVlan(vlan.ifindex), None),
+    pub(crate) fn of(observation: &Observation) -> [Option<Self>; 2] {
+        let one = |key| [Some(key), None];
+        match observation {
+            Observation::Link(link) => one(Self::Link(link.ifindex)),
+            Observation::LinkGone(ifindex) => one(Self::Link(*ifindex)),
+            Observation::PortVlan(vlan) => one(Self::PortVlan(vlan.ifindex)),
             Observation::PodAddress(peer, info) => Self::of_pod_address(*peer, info.id()),
             Observation::PodAddressGone(peer, id) => Self::of_pod_address(*peer, *id),
             Observation::HostAddress(ifindex, info) => Self::of_host_address(*ifindex, info.id()),
             Observation::HostAddressGone(ifindex, id) => Self::of_host_address(*ifindex, *id),
-            Observation::Neighbour(n) => (Self::Neighbour(n.ifindex, n.address), None),
+            Observation::Neighbour(n) => one(Self::Neighbour(n.ifindex, n.address)),
             Observation::NeighbourGone(ifindex, address) => {
-                (Self::Neighbour(*ifindex, *address), None)
+                one(Self::Neighbour(*ifindex, *address))
             }
-            Observation::Fdb(entry) | Observation::FdbGone(entry) => (Self::from(entry), None),
+            Observation::Fdb(entry) | Observation::FdbGone(entry) => one(Self::from(entry)),
             Observation::Route(route)
             | Observation::RouteBeside(route, _)
-            | Observation::RouteGone(route) => (Self::from(route), None),
-            Observation::RoutingChanged(RoutingChange::Replaced(place)) => {
-                (Self::Route(*place), None)
-            }
+            | Observation::RouteGone(route) => one(Self::from(route)),
+            Observation::RoutingChanged(RoutingChange::Replaced(place)) => one(Self::Route(*place)),
             Observation::NamespaceIdFreed(_)
             | Observation::PeerMoved(_)
             | Observation::PodLink(..)
@@ -92,19 +91,21 @@ impl StateKey {
             | Observation::PodsKnown(_)
             | Observation::NetworksKnown(_)
             | Observation::ClaimedTableLost
-            | Observation::DeadlineReached => return None.into_iter().chain(None),
-        };
-        Some(key).into_iter().chain(second)
+            | Observation::DeadlineReached => [None, None],
+        }
     }
 
-    fn of_pod_address(peer: Peer, id: AssignmentId) -> (Self, Option<Self>) {
+    fn of_pod_address(peer: Peer, id: AssignmentId) -> [Option<Self>; 2] {
         let assignment = Self::PodAssignment(peer, id);
-        (Self::PodAddress(peer, id.address), Some(assignment))
+        [Some(Self::PodAddress(peer, id.address)), Some(assignment)]
     }
 
-    fn of_host_address(ifindex: IfIndex, id: AssignmentId) -> (Self, Option<Self>) {
+    fn of_host_address(ifindex: IfIndex, id: AssignmentId) -> [Option<Self>; 2] {
         let assignment = Self::HostAssignment(ifindex, id);
-        (Self::HostAddress(ifindex, id.address), Some(assignment))
+        [
+            Some(Self::HostAddress(ifindex, id.address)),
+            Some(assignment),
+        ]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bounds: what is read again and when, what was refused, and what the kernel programs are told.
+//! Bounds: what is read again and when, what was refused, and the table of claimed addresses for the kernel programs.
 
 pub(crate) mod change_budget;
 pub(crate) mod claimed_addresses;

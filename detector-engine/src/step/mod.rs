@@ -106,7 +106,7 @@ struct NotedClaims {
     table: ClaimedAddresses,
     /// Addresses whose facts changed since that table was last brought up to date.
     outdated: BTreeSet<IpAddr>,
-    /// Addresses whose claims may have changed since they were last taken; `None` if nobody wants them.
+    /// Addresses whose claims may have changed since they were last taken; `None` if they are not followed.
     changed: Option<BTreeSet<IpAddr>>,
 }
 
@@ -155,7 +155,7 @@ impl Engine {
             now,
             decided_at: at,
         };
-        for key in StateKey::of(&observation) {
+        for key in StateKey::of(&observation).into_iter().flatten() {
             self.touch(key);
         }
         self.mirror.route_lookups.observe(&observation);
@@ -205,7 +205,7 @@ impl Engine {
                 self.merge_snapshot(token, scope, *snapshot, at, effects)
             }
             Observation::Pool(update) => self.update_pool(update, decision, effects),
-            Observation::PodsKnown(known) => self.pods_known(known, now, effects),
+            Observation::PodsKnown(known) => self.pods_known(known, decision, effects),
             Observation::NetworksKnown(devices) => self.networks_known(&devices),
             Observation::ClaimedTableLost => self.noted.table.request_rewrite(),
             Observation::DeadlineReached => self.expire(now, effects),

@@ -6,7 +6,7 @@ use crate::{
     model::{
         conflict::{ClaimantId, Conflict},
         effect::Effect,
-        observation::{PodsKnown, Timestamp},
+        observation::PodsKnown,
     },
     step::Engine,
     track::lifecycle::DecisionTime,
@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn pods_known(
         &mut self,
         known: PodsKnown,
-        now: Timestamp,
+        at: DecisionTime,
         effects: &mut Vec<Effect>,
     ) {
         for (ifindex, generation, pod) in known.records {
@@ -36,13 +36,7 @@ impl Engine {
             self.dirty.extend(given);
         }
         // Only then does what is reported anew contain it.
-        self.apply_pending(
-            DecisionTime {
-                now,
-                decided_at: now,
-            },
-            effects,
-        );
+        self.apply_pending(at, effects);
         let devices = known.devices;
         for device in &devices {
             self.tracked.anomalies.sweeps.pod_known(*device);
@@ -62,11 +56,11 @@ impl Engine {
             {
                 continue;
             }
-            for conflict in self.view().conflicts_of(address, now) {
+            for conflict in self.view().conflicts_of(address, at.now) {
                 if has_device(&conflict) {
                     self.tracked
                         .lifecycle
-                        .refresh(conflict, now, &self.settings, effects);
+                        .refresh(conflict, at.now, &self.settings, effects);
                 }
             }
         }
