@@ -8,12 +8,11 @@ use detector_engine::{
 };
 
 use super::{
-    FleetFeed, LoopMessage, Readiness, claimed::ClaimedWrites, device_budgets::DeviceBudgets,
-    device_jobs::DeviceJobs, fleet::FleetConflicts, resync::Resync,
+    FleetFeed, LoopMessage, Readiness, Reporter, claimed::ClaimedWrites,
+    device_budgets::DeviceBudgets, device_jobs::DeviceJobs, fleet::FleetConflicts, resync::Resync,
     route_lookups::RouteLookupSchedule, self_check::SelfChecks,
 };
 use crate::{
-    event_loop::Reporter,
     health::SourceHealth,
     metrics::{Kind, Metrics, Reason},
     observe::{
@@ -141,7 +140,7 @@ impl Core {
         match message {
             LoopMessage::Worker(event) => self.handle_worker_event(event),
             LoopMessage::Query(query) => query.answer(&self.engine, &self.fleet),
-            LoopMessage::Lookups(update) => self.apply_lookups(&update),
+            LoopMessage::Lookups(update) => self.apply_lookups(update),
             LoopMessage::Pool(update) => {
                 self.feed_ranges(&update, clock::now());
                 self.step(update.observed(clock::now()));
@@ -151,19 +150,19 @@ impl Core {
         }
     }
 
-    fn apply_lookups(&mut self, update: &LookupUpdate) {
+    fn apply_lookups(&mut self, mut update: LookupUpdate) {
         let devices = update.pods.iter().chain(&update.details);
         let known = PodsKnown {
             records: self.outputs.reporter.known_pods(devices),
             devices: update.pods.clone(),
         };
         for observation in [
-            Observation::NetworksKnown(update.networks.clone()),
+            Observation::NetworksKnown(std::mem::take(&mut update.networks)),
             Observation::PodsKnown(known),
         ] {
             self.step(TimedObservation::new(clock::now(), observation));
         }
-        self.recheck_fleet_pods(update);
+        self.recheck_fleet_pods(&update);
         // An anomaly has no event when its pod becomes known, and its series names the pod.
         for anomaly in self.engine.view().anomalies_held_by(&update.pods) {
             self.outputs.reporter.show(anomaly);

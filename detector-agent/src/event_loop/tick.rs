@@ -92,11 +92,8 @@ impl Core {
     }
 
     fn set_engine_losses(&mut self) {
-        let engine = &self.engine;
-        let (drops, refused) = (
-            engine.view().drop_counters(),
-            engine.view().anomalies_refused(),
-        );
+        let view = self.engine.view();
+        let (drops, refused) = (view.drop_counters(), view.anomalies_refused());
         if self.published_drops.replace((drops, refused)) == Some((drops, refused)) {
             return;
         }
