@@ -58,8 +58,8 @@ fn silent_program_is_not_superseded() {
     }
 }
 
-/// What the silent pod had before the start is unknown until it speaks. Then both are claimants, nobody is told to delete the one that
-/// speaks last, and so it stays when the agent starts again.
+/// What the silent pod had before the start is unknown until it speaks. Then both are claimants, neither of them counts as the newest,
+/// also after another restart.
 #[test]
 fn program_whose_address_was_taken_over_a_restart_is_not_the_newest() {
     let node = Node::new("takerestart").unwrap();
