@@ -257,6 +257,7 @@ pub(super) fn contend(
             party: local.party.clone(),
             asked: u32::from(asks),
             terminating: local.terminating,
+            rightful: local.rightful,
             ..ConflictClaimant::default()
         });
         return completed(spec, cx.wall);
@@ -290,6 +291,7 @@ pub(super) fn contend(
     let me = &mut rest[position];
     me.party = local.party.clone();
     me.terminating = local.terminating;
+    me.rightful = local.rightful;
     me.unconfirmed_because = None;
     me.active = proof.is_some();
     if asks {

@@ -40,6 +40,7 @@ pub(super) fn hold(
         // Promoted from contender, it goes on reporting.
         active: is_proven,
         terminating: local.terminating,
+        rightful: local.rightful,
         ..ConflictClaimant::default()
     }];
     claimants.append(&mut contenders);

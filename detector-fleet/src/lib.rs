@@ -71,6 +71,8 @@ pub struct LocalClaim {
     pub began: Timestamp,
     /// Its pod is being deleted.
     pub terminating: bool,
+    /// Whether records give its pod the address; `None` if none is known.
+    pub rightful: Option<bool>,
     /// Registered, or only looked up.
     pub mode: Mode,
 }

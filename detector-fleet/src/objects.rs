@@ -189,6 +189,10 @@ pub struct ConflictClaimant {
     /// Of the holder: why it is counted without a confirmation, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconfirmed_because: Option<String>,
+    /// Of a conflict between nodes: whether records on its node give it the address; `None` if none is known there. Only its own agent
+    /// writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rightful: Option<bool>,
     /// It no longer has the address.
     #[serde(with = "names::optional_name", skip_serializing_if = "Option::is_none")]
     pub left: Option<LeaveReason>,

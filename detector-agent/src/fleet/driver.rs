@@ -307,6 +307,7 @@ impl Driver {
                 },
                 began: now,
                 terminating: false,
+                rightful: None,
                 mode: Mode::Register,
             };
             self.protocol.set_local(now, *new, Some(claim));

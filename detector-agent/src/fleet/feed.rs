@@ -314,6 +314,7 @@ impl Feed {
                         },
                         began: now,
                         terminating: false,
+                        rightful: None,
                         mode: Mode::Register,
                     }),
                 });
@@ -416,6 +417,7 @@ impl Candidate {
             party,
             began,
             terminating: pod.terminating,
+            rightful: claimant.rightful,
             mode,
         };
         Some(Sent {

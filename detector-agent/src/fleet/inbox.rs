@@ -111,6 +111,7 @@ mod tests {
                 party: Party::default(),
                 began: Timestamp(began),
                 terminating: false,
+                rightful: None,
                 mode: Mode::Register,
             };
             let claim = Some(claim);

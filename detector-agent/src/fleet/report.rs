@@ -137,6 +137,7 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
         beginning,
         evidence: evidence.into_iter().collect(),
         left: claimant.left,
+        rightful: claimant.rightful,
         registered: Some(
             RegisteredClaimant {
                 node: party.node.clone(),
@@ -175,6 +176,19 @@ mod tests {
         let line = detector_event::summary::conflict_line(&data);
         let expected = "10.0.0.1 is claimed by veth-a on node-a and veth-b on node-b";
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn right_is_the_one_in_the_object() {
+        let mut report = samples::report("10.0.0.1");
+        let rights = [Some(true), Some(false)];
+        for (claimant, rightful) in report.conflict.claimants.iter_mut().zip(rights) {
+            claimant.rightful = rightful;
+        }
+        let moment = clock::moment();
+        let conflict = conflict(&report, "10.0.0.1".parse().unwrap(), "node-b", &moment);
+        let reported = conflict.claimants.iter().map(|c| c.rightful);
+        assert_eq!(Vec::from_iter(reported), rights);
     }
 
     #[test]

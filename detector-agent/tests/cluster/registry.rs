@@ -129,6 +129,7 @@ fn conflict(address: &str, claimants: usize) -> Value {
         confirmed: 1,
         active: true,
         terminating: true,
+        rightful: Some(false),
         unconfirmed_because: Some("its node is not ready".to_owned()),
         left: Some(LeaveReason::Expired),
     };

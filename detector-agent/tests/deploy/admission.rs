@@ -228,6 +228,9 @@ fn agent_creates_conflicts_between_a_holder_and_its_node() {
         (create(with(&new, 1, "active", json!(true))), &[NEW]),
         (create(with(&new, 1, "confirmed", json!(1))), &[NEW]),
         (create(with(&new, 0, "asked", json!(1))), &[NEW]),
+        // About the right of its own pod a node is believed, about that of another it has nothing to say.
+        (create(with(&new, 1, "rightful", json!(true))), &[]),
+        (create(with(&new, 0, "rightful", json!(false))), &[NEW]),
         (create(with(&new, 0, "left", json!("expired"))), &[NEW]),
         (
             create(with(&new, 0, "unconfirmedBecause", json!("silent"))),
@@ -316,6 +319,14 @@ fn node_that_joins_a_conflict_only_adds_itself() {
             &[JOINS],
         ),
         (
+            update(with(&joined, 2, "rightful", json!(true)), others.clone()),
+            &[],
+        ),
+        (
+            update(with(&joined, 0, "rightful", json!(false)), others.clone()),
+            &[JOINS],
+        ),
+        (
             update(with(&joined, 2, "active", json!(true)), others.clone()),
             &[JOINS],
         ),
@@ -350,6 +361,18 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
             &[],
         ),
         (
+            update(with(&asked, 1, "rightful", json!(true)), asked.clone()),
+            &[],
+        ),
+        (
+            update(with(&asked, 0, "rightful", json!(false)), asked.clone()),
+            &[PART],
+        ),
+        (
+            update(asked.clone(), with(&asked, 0, "rightful", json!(true))),
+            &[PART],
+        ),
+        (
             update(
                 with(&asked, 0, "unconfirmedBecause", json!("it is silent")),
                 asked.clone(),
@@ -369,6 +392,13 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
         (
             update(
                 with(&reordered, 0, "left", json!("expired")),
+                conflict(&["b", "a"]),
+            ),
+            &[PART],
+        ),
+        (
+            update(
+                with(&reordered, 0, "rightful", json!(false)),
                 conflict(&["b", "a"]),
             ),
             &[PART],
@@ -409,6 +439,20 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
             &[],
         ),
         (update(left(&of_holder, &[0]), of_holder.clone()), &[]),
+        (
+            update(
+                with(&of_holder, 0, "rightful", json!(true)),
+                of_holder.clone(),
+            ),
+            &[],
+        ),
+        (
+            update(
+                with(&of_holder, 1, "rightful", json!(false)),
+                of_holder.clone(),
+            ),
+            &[PART],
+        ),
         // It confirms as a contender, or ends the part of another.
         (
             update(with(&asked, 1, "confirmed", json!(2)), asked.clone()),

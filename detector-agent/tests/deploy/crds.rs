@@ -74,6 +74,7 @@ fn conflict() -> ConflictSpec {
             confirmed: 1,
             active: true,
             terminating: true,
+            rightful: Some(false),
             unconfirmed_because: Some("its node is not ready".to_owned()),
             left: Some(LeaveReason::DeviceRemoved),
         }],

@@ -39,7 +39,10 @@ fn create(me: &str, after: &ConflictSpec) -> Result<(), &'static str> {
     let is_new =
         after.state == ConflictState::Suspected && after.confidence == Confidence::Observed;
     refuse(
-        !is_new || holder.asked != 0 || !after.claimants.iter().all(is_unproven),
+        !is_new
+            || holder.asked != 0
+            || holder.rightful.is_some()
+            || !after.claimants.iter().all(is_unproven),
         "proven from the start",
     )
 }
@@ -83,7 +86,8 @@ fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &
         });
         let was_first =
             first_before.is_some_and(|f| f.party.node == c.party.node && f.left.is_none());
-        let is_new_holder = i == 0 && !was_first && c.asked == 0 && !c.active && c.left.is_none();
+        let says_nothing = c.asked == 0 && !c.active && c.left.is_none() && c.rightful.is_none();
+        let is_new_holder = i == 0 && !was_first && says_nothing;
         refuse(!is_same && !is_new_holder, "changes another's entry")?;
     }
     Ok(())

@@ -104,6 +104,7 @@ impl Agent {
             },
             began: self.now,
             terminating: false,
+            rightful: None,
             mode: Mode::Register,
         }
     }

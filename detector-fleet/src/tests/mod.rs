@@ -24,4 +24,5 @@ mod pacing;
 mod questions;
 mod random_answers;
 mod restart;
+mod rights;
 mod server;

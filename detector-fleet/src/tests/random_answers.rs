@@ -108,17 +108,28 @@ fn claimant() -> BoxedStrategy<ConflictClaimant> {
         number(),
         any::<bool>(),
         any::<bool>(),
+        any::<Option<bool>>(),
         left,
         proptest::option::of(text()),
     )
         .prop_map(
-            |(party, asked, confirmed, active, terminating, left, unconfirmed_because)| {
+            |(
+                party,
+                asked,
+                confirmed,
+                active,
+                terminating,
+                rightful,
+                left,
+                unconfirmed_because,
+            )| {
                 ConflictClaimant {
                     party,
                     asked,
                     confirmed,
                     active,
                     terminating,
+                    rightful,
                     unconfirmed_because,
                     left,
                 }

@@ -107,6 +107,7 @@ fn primary_address_of_a_pod_is_registered() {
         party,
         began: Timestamp(5),
         terminating: false,
+        rightful: None,
         mode: Mode::Register,
     };
     let subject = Subject::Address(ip("10.0.0.1"));
@@ -294,6 +295,18 @@ fn claim_keeps_its_beginning_while_some_evidence_lasts() {
     assert_eq!(began(&[again.clone(), entry]), 5);
     assert_eq!(began(&[again]), 5);
     assert_eq!(began(&[evidence(EvidenceKind::Address, 12)]), 12);
+}
+
+#[test]
+fn right_of_the_pod_is_sent_and_its_change_too() {
+    let pod = pod(1, &["10.0.0.1"]);
+    let mut feed = Feed::default();
+    for rightful in [None, Some(true)] {
+        let mut claim = assigned(1, 5);
+        claim.claimant.rightful = rightful;
+        let sent = feed.claims("10.0.0.1", vec![of(claim, &pod)]);
+        assert_eq!(sent.unwrap().rightful, rightful);
+    }
 }
 
 #[test]

@@ -92,6 +92,7 @@ impl Agent {
             },
             began: clock::now(),
             terminating: false,
+            rightful: None,
             mode: Mode::Register,
         };
         self.send(address, Some(claim));

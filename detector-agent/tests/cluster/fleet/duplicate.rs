@@ -49,6 +49,7 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
         .filter_map(|c| Some((c["node"].as_str()?, c["pod"]["name"].as_str()?)))
         .collect();
     assert_eq!(claimants, [(&*nodes[0], "web"), (&*nodes[1], "checkout")]);
+    assert_eq!(rights(&conflict), [Some(true), Some(true)]);
     // The first node shows it, too, and only the second one reports it.
     let shown = it.wait("the conflict on the first node", || fleet_conflict(&it, 0));
     assert_eq!(shown["conflict_id"], conflict["conflict_id"]);
@@ -84,12 +85,48 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
         }
         Ok(())
     });
-    it.kubectl("delete pod checkout --wait=false");
+    pod_that_assigns_itself_the_address_is_not_rightful(&it, &nodes, &address);
+    it.kubectl("delete pod checkout squatter --wait=false");
     it.wait("the end of all claims of addresses", || {
         let left = it.kubectl("get ipclaims -o name");
         ensure!(!left.contains(&address), "{left}");
         Ok(())
     });
+}
+
+fn rights(conflict: &Value) -> Vec<Option<bool>> {
+    let claimants = conflict["claimants"].as_array().unwrap();
+    claimants.iter().map(|c| c["rightful"].as_bool()).collect()
+}
+
+/// The address is that of the pod `checkout` on the second node.
+fn pod_that_assigns_itself_the_address_is_not_rightful(
+    it: &Installation,
+    nodes: &[String],
+    address: &str,
+) {
+    let own = run_pod_on(it, "squatter", &nodes[0]);
+    let device = it.wait("the claim of the pod", || {
+        let claim = object(it, "ipclaim", &own)?;
+        let device = claim["spec"]["device"].as_str().map(str::to_owned);
+        device.context("no device")
+    });
+    let node = it.cluster.nodes()[0].node();
+    let link = node.exec(&["ip", "link", "show", "dev", &device]).unwrap();
+    let (_, netns) = link.split_once("link-netns ").unwrap();
+    let netns = netns.split_whitespace().next().unwrap();
+    let assigned = format!("{address}/32");
+    node.exec(&[
+        "ip", "-n", netns, "address", "add", &assigned, "dev", "eth0",
+    ])
+    .unwrap();
+    let conflict = it.wait("the conflict on the first node", || fleet_conflict(it, 0));
+    assert_eq!(conflict["address"], *address);
+    assert_eq!(rights(&conflict), [Some(true), Some(false)]);
+    let step = conflict["next_step"].as_str().unwrap();
+    assert!(step.starts_with("Delete default/squatter "), "{step}");
+    let shown = it.wait("the conflict on the second node", || fleet_conflict(it, 1));
+    assert_eq!(shown["next_step"], *step);
 }
 
 /// Before any pod has an address of the range.

@@ -131,6 +131,7 @@ impl Node {
             },
             began: self.clock(interval.begin),
             terminating: interval.terminating.is_some(),
+            rightful: Some(interval.mode == Mode::Register),
             mode: interval.mode,
         });
         let at = self.clock(now);

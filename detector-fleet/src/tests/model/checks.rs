@@ -34,6 +34,8 @@ pub(super) fn report(world: &World, node: usize, report: &Report) -> Result<(), 
         "a node against itself"
     );
 
+    rights(world, conflict)?;
+
     if conflict.confidence == Confidence::Observed {
         prop_assert!(
             world.has_faults,
@@ -71,6 +73,23 @@ pub(super) fn report(world: &World, node: usize, report: &Report) -> Result<(), 
         "{} reports what never was, or a handover: {conflict:?}",
         me.name
     );
+    Ok(())
+}
+
+/// What is said about the right of a claimant its own node has had of that pod.
+fn rights(world: &World, conflict: &ConflictSpec) -> Result<(), TestCaseError> {
+    for c in &conflict.claimants {
+        let Some(rightful) = c.rightful else { continue };
+        let node = world.nodes.iter().find(|n| n.name == c.party.node);
+        let history = node.and_then(|node| node.history.get(&conflict.address));
+        let has_had = |i: &Interval| {
+            format!("veth-{}", i.begin) == c.party.device && rightful == (i.mode == Mode::Register)
+        };
+        prop_assert!(
+            history.into_iter().flatten().any(has_had),
+            "nobody stated that: {c:?}"
+        );
+    }
     Ok(())
 }
 
