@@ -30,7 +30,7 @@ enum Kind {
     ReadClaim,
     WriteClaim,
     ReadConflict,
-    WriteConflict,
+    WriteConflict(Box<ConflictSpec>),
     DeleteConflict(String),
     Node(String),
 }
@@ -49,7 +49,9 @@ impl Flight {
                 Kind::WriteClaim
             }
             Request::GetConflict => Kind::ReadConflict,
-            Request::CreateConflict(_) | Request::ReplaceConflict(..) => Kind::WriteConflict,
+            Request::CreateConflict(spec) | Request::ReplaceConflict(_, spec) => {
+                Kind::WriteConflict(Box::new(spec.clone()))
+            }
             Request::DeleteConflict(version) => Kind::DeleteConflict(version.uid.clone()),
             Request::GetNode(node) => Kind::Node(node.clone()),
         };
@@ -94,7 +96,7 @@ impl Protocol {
                 self.unusable += u64::from(entry.claim.holder == Holder::Unusable);
                 self.refresh(flight.subject, now);
             }
-            Kind::ReadConflict | Kind::WriteConflict | Kind::DeleteConflict(_) => {
+            Kind::ReadConflict | Kind::WriteConflict(_) | Kind::DeleteConflict(_) => {
                 self.conflict_answered(now, &flight, outcome);
             }
             Kind::Node(node) => {
@@ -185,6 +187,11 @@ impl Protocol {
                 && let Some(reported) = &mut entry.reported
             {
                 reported.is_reporter = true;
+            }
+            if let Kind::WriteConflict(written) = &flight.kind
+                && flight.conflict.as_ref() == Some(&stored.version)
+            {
+                entry.conflict.without_effect = Some(written.clone());
             }
             entry.conflict.answered(stored, call);
         });

@@ -21,6 +21,8 @@ const MAX_NAMES: usize = 4;
 pub(super) struct ConflictBelief {
     /// As last read or watched; `None`: there is none.
     pub(super) stored: Option<Box<Stored<ConflictSpec>>>,
+    /// What was written last although the server keeps nothing of it, as one whose schema is of an earlier version.
+    pub(super) without_effect: Option<Box<ConflictSpec>>,
     /// It has to be read before anything is concluded from it.
     pub(super) is_stale: bool,
     /// The number of the next call when `stored` became known.
@@ -39,6 +41,11 @@ impl ConflictBelief {
 
     pub(super) fn version(&self) -> Option<&Version> {
         self.stored.as_ref().map(|stored| &stored.version)
+    }
+
+    /// Whether writing `spec` has changed nothing.
+    pub(super) fn is_without_effect(&self, spec: &ConflictSpec) -> bool {
+        self.without_effect.as_deref() == Some(spec)
     }
 
     /// The watch has this. Returns whether it is new.

@@ -290,7 +290,7 @@ impl Entry {
     ) {
         let current = self.conflict.spec();
         let desired = contest::contend(current, holder, local, proof, asks, cx);
-        if current == Some(&desired) {
+        if current == Some(&desired) || self.conflict.is_without_effect(&desired) {
             return;
         }
         let me = desired
@@ -309,6 +309,9 @@ impl Entry {
         let (Some(stored), Some(change)) = (&self.conflict.stored, change) else {
             return;
         };
+        if matches!(&change, Change::Replace(spec) if self.conflict.is_without_effect(spec)) {
+            return;
+        }
         plan.drops_reporter = holder::drops_reporter(&stored.spec, &change, cx);
         let version = stored.version.clone();
         let request = match change {

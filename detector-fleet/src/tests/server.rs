@@ -27,6 +27,8 @@ pub(super) struct Server {
     pub(super) nodes: BTreeMap<String, NodeState>,
     /// Everything that happened to conflicts; each watch has a position in it.
     pub(super) log: Vec<Event>,
+    /// Its schema has no `rightful`, which it drops.
+    pub(super) knows_no_rights: bool,
 }
 
 impl Server {
@@ -197,7 +199,14 @@ impl Server {
         version: Option<&Version>,
         spec: &ConflictSpec,
     ) -> Outcome {
-        let stored = self.stored(version, spec.clone());
+        let mut spec = spec.clone();
+        if self.knows_no_rights {
+            spec.claimants.iter_mut().for_each(|c| c.rightful = None);
+        }
+        if let Some(unchanged) = self.conflicts.get(&name).filter(|have| have.spec == spec) {
+            return Outcome::Conflict(unchanged.clone());
+        }
+        let stored = self.stored(version, spec);
         self.conflicts.insert(name, stored.clone());
         self.log.push(Event::Changed(stored.clone()));
         Outcome::Conflict(stored)
