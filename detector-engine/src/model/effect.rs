@@ -1,6 +1,6 @@
 //! The output of the engine.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use crate::model::{
     anomaly::AnomalyEffect,
@@ -14,12 +14,12 @@ use crate::model::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A conflict was found.
-    Raised(Conflict),
+    Raised(Arc<Conflict>),
     /// Its claimants, kind, confidence or traffic receiver changed.
-    Updated(Conflict),
+    Updated(Arc<Conflict>),
     /// It ended: claimants of at most one pod, or the node alone, remain, or an address flaps no
     /// more.
-    Resolved(Conflict),
+    Resolved(Arc<Conflict>),
     /// A pod device appeared, or its peer became known or changed: attach to it, then read its
     /// namespace.
     Attach(PodDevice),

@@ -1,7 +1,7 @@
 //! Finds devices that contest many addresses, and marks the conflicts that are part of such a sweep
 //! (`docs/detection-rules.md`, section 14.5).
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use crate::{
     model::{anomaly::AnomalyKind, conflict::Conflict, effect::Effect, observation::Timestamp},
@@ -74,7 +74,7 @@ impl Engine {
             .filter(|(_, before, now)| before != now)
             .collect();
         for (id, _, sweep) in changed {
-            let is_it = |conflict: &&mut Conflict| conflict.id == id;
+            let is_it = |conflict: &&mut Arc<Conflict>| conflict.id == id;
             let reported = effects[first..]
                 .iter_mut()
                 .filter_map(|effect| match effect {
@@ -84,7 +84,7 @@ impl Engine {
             let reported = reported.rev().find(is_it);
             let is_reported = reported.is_some();
             if let Some(conflict) = reported {
-                conflict.sweep = sweep;
+                Arc::make_mut(conflict).sweep = sweep;
             }
             let update = (!is_reported).then_some(&mut *effects);
             self.tracked

@@ -63,7 +63,7 @@ mod traffic_receiver;
 mod unusable_addresses;
 mod update_pace;
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use super::*;
 use effect_text::*;
@@ -188,7 +188,9 @@ impl Node {
     fn reported_conflicts(&mut self) -> Vec<Conflict> {
         let effects = std::mem::take(&mut self.effects);
         let conflict = |effect| match effect {
-            Effect::Raised(c) | Effect::Updated(c) | Effect::Resolved(c) => Some(c),
+            Effect::Raised(c) | Effect::Updated(c) | Effect::Resolved(c) => {
+                Some(Arc::unwrap_or_clone(c))
+            }
             _ => None,
         };
         effects.into_iter().filter_map(conflict).collect()

@@ -5,7 +5,7 @@ use super::*;
 /// A conflict's type of event, and the hardware addresses of its claimants.
 fn reported_macs(node: &mut Node) -> Vec<(&'static str, Vec<Option<Mac>>)> {
     let effects = std::mem::take(&mut node.effects);
-    let macs = |conflict: Conflict| conflict.claimants.iter().map(|c| c.mac).collect();
+    let macs = |conflict: Arc<Conflict>| conflict.claimants.iter().map(|c| c.mac).collect();
     let reported = effects.into_iter().filter_map(|effect| match effect {
         Effect::Raised(conflict) => Some(("raised", macs(conflict))),
         Effect::Updated(conflict) => Some(("updated", macs(conflict))),

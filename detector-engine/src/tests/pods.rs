@@ -47,7 +47,7 @@ fn late_pod_updates_the_open_conflicts_of_its_device() {
     );
     // What is listed and persisted is what was reported.
     let open = node.engine.view().conflicts_of(conflict.address, node.now);
-    assert_eq!(open.as_slice(), std::slice::from_ref(conflict));
+    assert_eq!(open.as_slice(), std::slice::from_ref(&**conflict));
     assert!(node.engine.view().open_record(conflict).is_some());
 }
 

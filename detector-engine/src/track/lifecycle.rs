@@ -6,7 +6,7 @@
 //! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
 //! known afterwards is no change: a new conflict is one event.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use crate::{
     hash::HashMap,
@@ -108,12 +108,12 @@ impl Lifecycle {
         self.open
             .values()
             .flatten()
-            .map(|(scope, open)| (*scope, &open.conflict))
+            .map(|(scope, open)| (*scope, &*open.conflict))
     }
 
     pub(crate) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
         let open = self.open.get(&address).into_iter().flatten();
-        open.map(|(scope, open)| (*scope, &open.conflict))
+        open.map(|(scope, open)| (*scope, &*open.conflict))
     }
 
     /// How many conflicts of `kind` are open.
@@ -166,9 +166,7 @@ impl Lifecycle {
                 ) => {
                     self.counts.subtract(&known.conflict.kind);
                     self.counts.add(kind);
-                    if known.conflict.quiet_since.take().is_some() {
-                        known.conflict.repeats = known.conflict.repeats.saturating_add(1);
-                    }
+                    known.begins_again();
                     known.has_unreported_change |=
                         known.change(kind, decision, &leave_reason, at, (bounds, room));
                     if let Some(due) = known.report_change(at.now, settings, effects) {
@@ -211,8 +209,9 @@ impl Lifecycle {
             let what = Recurrence::new(address, scope, kind, &opened.ids);
             let again = self.ended.take(&what, at.now);
             let (id, repeats) = again.unwrap_or_else(|| (self.next_id(), 0));
-            (opened.conflict.id, opened.conflict.repeats) = (id, repeats);
-            effects.push(Effect::Raised(opened.conflict.clone()));
+            let conflict = Arc::make_mut(&mut opened.conflict);
+            (conflict.id, conflict.repeats) = (id, repeats);
+            effects.push(Effect::Raised(Arc::clone(&opened.conflict)));
             self.room.open(&opened.ids);
             self.listed += opened.conflict.claimants.len();
             still_open.push((scope, opened));
@@ -237,11 +236,11 @@ impl Lifecycle {
             return;
         };
         let latency = conflict.latency();
-        tracked.conflict = Conflict {
+        tracked.conflict = Arc::new(Conflict {
             updated_at: now,
             decided_at: Timestamp(now.0.saturating_sub(latency)),
             ..conflict
-        };
+        });
         tracked.has_unreported_change = true;
         if let Some(due) = tracked.report_change(now, settings, effects) {
             self.waiting.schedule(address, due);
@@ -263,7 +262,7 @@ impl Lifecycle {
     /// Stores what the last event about an open conflict contained.
     pub(crate) fn set_reported(&mut self, address: IpAddr, id: ConflictId, reported: Reported) {
         if let Some(tracked) = self.tracked_mut(address, id) {
-            tracked.conflict.reported = Some(reported);
+            Arc::make_mut(&mut tracked.conflict).reported = Some(reported);
         }
     }
 
@@ -280,9 +279,10 @@ impl Lifecycle {
         let Some(tracked) = self.tracked_mut(address, id) else {
             return;
         };
-        tracked.conflict.sweep = sweep;
-        tracked.conflict.updated_at = at.now;
-        tracked.conflict.decided_at = at.decided_at;
+        let conflict = Arc::make_mut(&mut tracked.conflict);
+        conflict.sweep = sweep;
+        conflict.updated_at = at.now;
+        conflict.decided_at = at.decided_at;
         if let Some(effects) = effects {
             tracked.has_unreported_change = true;
             if let Some(due) = tracked.report_change(at.now, settings, effects) {

@@ -1,6 +1,6 @@
 //! One open conflict: how it changes, which of its claimants are listed, and when a change is reported.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use crate::{
     model::{
@@ -22,7 +22,8 @@ use crate::{
 /// An open conflict, and what was reported of it.
 #[derive(Debug)]
 pub(crate) struct TrackedConflict {
-    pub(crate) conflict: Conflict,
+    /// Shared with the effects that report it.
+    pub(crate) conflict: Arc<Conflict>,
     /// All present claimants, including those beyond the bound on listed ones.
     pub(crate) ids: BTreeSet<ClaimantId>,
     /// A change that no event contains yet.
@@ -34,7 +35,7 @@ pub(crate) struct TrackedConflict {
 impl TrackedConflict {
     pub(crate) fn new(conflict: Conflict, ids: BTreeSet<ClaimantId>) -> Self {
         Self {
-            conflict,
+            conflict: Arc::new(conflict),
             ids,
             has_unreported_change: false,
             next_update: Timestamp(0),
@@ -57,9 +58,9 @@ impl TrackedConflict {
         self.has_unreported_change = false;
         self.next_update = now + settings.update_interval;
         // The time that the update waited is no latency of the detection.
-        let latency = self.conflict.latency();
-        self.conflict.decided_at = Timestamp(now.0.saturating_sub(latency));
-        effects.push(Effect::Updated(self.conflict.clone()));
+        let conflict = Arc::make_mut(&mut self.conflict);
+        conflict.decided_at = Timestamp(now.0.saturating_sub(conflict.latency()));
+        effects.push(Effect::Updated(Arc::clone(&self.conflict)));
         None
     }
 
@@ -69,9 +70,19 @@ impl TrackedConflict {
         self.conflict.repeats > 0 && present.all(|c| leave_reason(c) != LeaveReason::DeviceRemoved)
     }
 
+    /// There is a decision that it is open: if it was over, it repeats.
+    pub(crate) fn begins_again(&mut self) {
+        if self.conflict.quiet_since.is_some() {
+            let conflict = Arc::make_mut(&mut self.conflict);
+            conflict.quiet_since = None;
+            conflict.repeats = conflict.repeats.saturating_add(1);
+        }
+    }
+
     /// It is over at `now`, if it was not before: until when it is not resolved nevertheless.
     pub(crate) fn is_quiet_until(&mut self, now: Timestamp) -> Timestamp {
-        *self.conflict.quiet_since.get_or_insert(now) + QUIET
+        let conflict = Arc::make_mut(&mut self.conflict);
+        *conflict.quiet_since.get_or_insert(now) + QUIET
     }
 
     /// Its id is set afterwards.
@@ -120,7 +131,7 @@ impl TrackedConflict {
         at: DecisionTime,
         limits: (&Bounds, usize),
     ) -> bool {
-        let conflict = &mut self.conflict;
+        let conflict = Arc::make_mut(&mut self.conflict);
         let before = (
             conflict.kind,
             conflict.confidence,
@@ -130,7 +141,7 @@ impl TrackedConflict {
         conflict.confidence = decision.confidence;
         conflict.traffic_goes_to = decision.traffic_goes_to();
         let joined_or_left = self.replace(decision, leave_reason, limits);
-        let conflict = &mut self.conflict;
+        let conflict = Arc::make_mut(&mut self.conflict);
         let changed = joined_or_left
             || before
                 != (
@@ -151,7 +162,7 @@ impl TrackedConflict {
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
         at: DecisionTime,
         limits: (&Bounds, usize),
-    ) -> Conflict {
+    ) -> Arc<Conflict> {
         let remaining = outcome.unwrap_or(Decision {
             network: Network::Node,
             kind: None,
@@ -163,7 +174,7 @@ impl TrackedConflict {
         let is_one_pod = remaining.is_one_pod;
         let traffic_goes_to = remaining.traffic_goes_to();
         self.replace(remaining, leave_reason, limits);
-        let mut conflict = self.conflict;
+        let conflict = Arc::make_mut(&mut self.conflict);
         if is_one_pod {
             // It is shown at the first of its interfaces.
             let mut is_first = true;
@@ -175,7 +186,7 @@ impl TrackedConflict {
         conflict.updated_at = at.now;
         conflict.decided_at = at.decided_at;
         conflict.resolved_at = Some(at.now);
-        conflict
+        self.conflict
     }
 
     /// Replaces the present claimants; those that left follow with their reasons. `true` if a
@@ -187,7 +198,8 @@ impl TrackedConflict {
         limits: (&Bounds, usize),
     ) -> bool {
         let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
-        let before = std::mem::take(&mut self.conflict.claimants);
+        let conflict = Arc::make_mut(&mut self.conflict);
+        let before = std::mem::take(&mut conflict.claimants);
         let (mut claimants, omitted) = listed(decision, limits);
         let mut differs = false;
         for known in before.iter().filter(|c| c.left.is_none()) {
@@ -203,8 +215,8 @@ impl TrackedConflict {
         }
         let left = departed(before, &ids, leave_reason, list_limit(limits));
         claimants.extend(left);
-        self.conflict.claimants = claimants;
-        self.conflict.claimants_omitted = omitted;
+        conflict.claimants = claimants;
+        conflict.claimants_omitted = omitted;
         let changed = differs || ids != self.ids;
         self.ids = ids;
         changed

@@ -29,7 +29,7 @@ impl Harness {
                     prop_assert!(before.is_none(), "raised twice");
                 }
                 Effect::Updated(conflict) => {
-                    let before = self.open.insert(conflict.id, conflict.clone());
+                    let before = self.open.insert(conflict.id, Arc::clone(&conflict));
                     prop_assert!(before.is_some(), "updated before it was raised");
                     let before = before.expect("is some");
                     // Of the node's own claim, the expected form lacks the link; of all, the interface's hardware address.
@@ -100,7 +100,11 @@ impl Harness {
             prop_assert!(since < UPDATE_INTERVAL + SLACK, "a change is not reported");
         }
         let is_waiting = |c: &&Conflict| waiting.iter().any(|waits| waits.id == c.id);
-        let reported = self.open.values().filter(|c| !is_waiting(c));
+        let reported = self
+            .open
+            .values()
+            .map(Arc::as_ref)
+            .filter(|c| !is_waiting(c));
         let mut reported: Vec<_> = reported.map(expected_form).collect();
         reported.sort();
         for conflict in &settled {

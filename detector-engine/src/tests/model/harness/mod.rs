@@ -72,7 +72,7 @@ pub(super) struct Harness {
     pending: Vec<Pending>,
     /// The start number of the newest merged node snapshot.
     newest: u64,
-    open: HashMap<ConflictId, Conflict>,
+    open: HashMap<ConflictId, Arc<Conflict>>,
     closed: HashSet<ConflictId>,
     sweeps: ReportedSweeps,
     macs: MacHistories,
