@@ -41,7 +41,7 @@ pub use model::{
         Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,
         ResolveReason,
     },
-    beginning::{Beginning, UnknownBeginning},
+    beginning::{Beginning, Seen, UnknownBeginning},
     conflict::*,
     effect::{
         BoundKind, BoundReached, CertainClaim, Difference, Discrepancy, DropCounters, Effect,

@@ -338,8 +338,8 @@ impl ClaimantData {
                 .iter()
                 .map(|e| EvidenceData {
                     kind: e.kind,
-                    first_seen: known(e.first_seen, e.beginning),
-                    last_seen: moment.wall_at(e.last_seen),
+                    first_seen: known(e.seen.first, e.seen.beginning),
+                    last_seen: moment.wall_at(e.seen.last),
                     mac: e.mac,
                     detail: e.detail.clone(),
                 })

@@ -392,7 +392,7 @@ impl Candidate {
         let (device, pod) = (self.device()?, self.pod.as_deref()?);
         let claimant = &self.claim.claimant;
         let certain = || claimant.certain_evidence();
-        let evidence: Vec<_> = certain().map(|e| e.first_seen).collect();
+        let evidence: Vec<_> = certain().map(|e| e.seen.first).collect();
         let continued = previous.filter(|previous| {
             previous.device == device && previous.evidence.iter().any(|at| evidence.contains(at))
         });

@@ -4,7 +4,7 @@ use std::hash::{Hash as _, Hasher as _};
 
 use detector_engine::{
     Anomaly, AnomalyCause, AnomalyId, AnomalyKind, Beginning, Claimant, ClaimantId, Conflict,
-    ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason,
+    ConflictScope, Evidence, EvidenceDetail, RangeOverlap, RegisteredClaimant, ResolveReason, Seen,
     Timestamp, UnknownBeginning, Vlan,
 };
 use detector_event::Moment;
@@ -119,9 +119,11 @@ fn claimant(claimant: &ConflictClaimant, report: &Report, node: &str, now: Times
     };
     let evidence = party.evidence.map(|kind| Evidence {
         kind,
-        first_seen: since,
-        beginning,
-        last_seen: now,
+        seen: Seen {
+            first: since,
+            beginning,
+            last: now,
+        },
         mac: party.mac,
         detail: claimant
             .unconfirmed_because

@@ -55,6 +55,40 @@ pub struct Beginning {
     pub not_before: Option<Timestamp>,
 }
 
+/// When something was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// For the first time.
+    #[serde(rename = "first_seen", alias = "first")]
+    pub first: Timestamp,
+    /// What is known of when it began.
+    #[serde(default)]
+    pub beginning: Beginning,
+    /// For the last time. Frames repeated within 30 s are only counted in the kernel and do not update it.
+    #[serde(rename = "last_seen", alias = "last")]
+    pub last: Timestamp,
+}
+
+impl Seen {
+    /// Only once yet.
+    #[must_use]
+    pub fn once(at: Timestamp, beginning: Beginning) -> Self {
+        Self {
+            first: at,
+            beginning,
+            last: at,
+        }
+    }
+
+    /// The same for something that cannot be older than `appeared`, when its device appeared.
+    pub(crate) fn on_device_from(self, appeared: Option<Timestamp>) -> Self {
+        Self {
+            beginning: self.beginning.on_device_from(appeared),
+            ..self
+        }
+    }
+}
+
 impl Default for Beginning {
     /// In records of earlier versions, which took the time of a snapshot for a beginning.
     fn default() -> Self {
@@ -106,20 +140,20 @@ impl Beginning {
     /// Of a claim that began with the oldest of its evidence, and when it was first seen. Evidence whose beginning is
     /// unknown does not matter if it cannot be older than some whose beginning is known.
     pub(crate) fn of_claim(evidence: &[Evidence]) -> Option<(Timestamp, Self)> {
-        let known = evidence.iter().filter(|e| e.beginning.is_known());
-        let known = known.map(|e| e.first_seen).min();
+        let known = evidence.iter().filter(|e| e.seen.beginning.is_known());
+        let known = known.map(|e| e.seen.first).min();
         let may_be_older = |e: &&Evidence| {
-            e.beginning.unknown.is_some()
-                && known.is_none_or(|known| e.beginning.not_before.is_none_or(|at| at < known))
+            e.seen.beginning.unknown.is_some()
+                && known.is_none_or(|known| e.seen.beginning.not_before.is_none_or(|at| at < known))
         };
         let unknown = evidence.iter().find(may_be_older);
         let since = match unknown {
-            Some(_) => evidence.iter().map(|e| e.first_seen).min(),
+            Some(_) => evidence.iter().map(|e| e.seen.first).min(),
             None => known,
         };
-        let not_before = evidence.iter().map(|e| e.beginning.not_before).min();
+        let not_before = evidence.iter().map(|e| e.seen.beginning.not_before).min();
         let beginning = Self {
-            unknown: unknown.and_then(|e| e.beginning.unknown),
+            unknown: unknown.and_then(|e| e.seen.beginning.unknown),
             not_before: not_before.flatten(),
         };
         Some((since?, beginning))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     anomaly::AnomalyId,
-    beginning::Beginning,
+    beginning::{Beginning, Seen},
     evidence_detail::EvidenceDetail,
     network::Network,
     observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
@@ -165,14 +165,9 @@ impl EvidenceKind {
 pub struct Evidence {
     /// Its kind.
     pub kind: EvidenceKind,
-    /// When it was first seen.
-    pub first_seen: Timestamp,
-    /// What is known of when it began.
-    #[serde(default)]
-    pub beginning: Beginning,
-    /// When it was last seen. Frames repeated within 30 s are only counted in the kernel and do not
-    /// update it.
-    pub last_seen: Timestamp,
+    /// When it was seen.
+    #[serde(flatten)]
+    pub seen: Seen,
     /// The hardware address in it.
     pub mac: Option<Mac>,
     /// Details, such as the neighbour state.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    beginning::Beginning,
+    beginning::Seen,
     conflict::{Claimant, Conflict},
     observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
 };
@@ -53,20 +53,16 @@ pub(crate) struct PersistedFrame {
     pub(crate) mac: Mac,
     pub(crate) ether_source: Mac,
     pub(crate) tentative: bool,
-    pub(crate) first: Timestamp,
-    #[serde(default = "Beginning::seen")]
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    #[serde(flatten)]
+    pub(crate) seen: Seen,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PersistedFormerLladdr {
     pub(crate) bridge: LinkName,
     pub(crate) mac: Mac,
-    pub(crate) first: Timestamp,
-    #[serde(default)]
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    #[serde(flatten)]
+    pub(crate) seen: Seen,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

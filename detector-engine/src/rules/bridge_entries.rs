@@ -59,7 +59,7 @@ impl ClaimContext<'_> {
         let flapping = entry
             .former
             .iter()
-            .filter(|f| f.flapped && now.since(f.last) < self.settings.flap_window);
+            .filter(|f| f.flapped && now.since(f.seen.last) < self.settings.flap_window);
         for former in flapping {
             // Without a forwarding entry, it is no claim: a port that was just removed leaves the
             // same behind.
@@ -185,9 +185,7 @@ impl ClaimContext<'_> {
 fn flapping_evidence(former: &FormerLladdr) -> Evidence {
     Evidence {
         kind: EvidenceKind::Neighbour,
-        first_seen: former.first,
-        beginning: former.beginning,
-        last_seen: former.last,
+        seen: former.seen,
         mac: Some(former.mac),
         detail: Some(EvidenceDetail::Flapping),
     }

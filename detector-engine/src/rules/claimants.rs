@@ -198,9 +198,7 @@ impl ClaimContext<'_> {
             };
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
-                first_seen: assigned.first,
-                beginning: assigned.beginning,
-                last_seen: assigned.last,
+                seen: assigned.seen,
                 mac: link.peer_mac,
                 detail,
             };
@@ -219,9 +217,7 @@ impl ClaimContext<'_> {
             };
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
-                first_seen: further.first,
-                beginning: further.beginning,
-                last_seen: further.last,
+                seen: further.seen,
                 mac: further.mac.or(link.peer_mac),
                 detail: Some(EvidenceDetail::OnInterface(further.interface.clone())),
             };
@@ -295,9 +291,7 @@ impl ClaimContext<'_> {
             let scope = self.host_scope(address, host.ifindex);
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
-                first_seen: host.first,
-                beginning: host.beginning.on_device_from(link.appeared),
-                last_seen: host.last,
+                seen: host.seen.on_device_from(link.appeared),
                 mac: link.link.mac,
                 detail: Some(EvidenceDetail::OnNode),
             };
@@ -342,7 +336,7 @@ impl ClaimContext<'_> {
             strength,
         });
         draft.claimant.evidence.push(Evidence {
-            beginning: evidence.beginning.on_device_from(link.appeared),
+            seen: evidence.seen.on_device_from(link.appeared),
             ..evidence
         });
         draft.strength = draft.strength.max(strength);

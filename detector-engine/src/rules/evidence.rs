@@ -24,7 +24,7 @@ const TENTATIVE_TTL: Duration = Duration::from_secs(60);
 impl Claimant {
     /// Sorts the evidence and derives `since`, `beginning` and `mac` from it.
     pub(crate) fn summarize(&mut self) {
-        self.evidence.sort_by_key(|e| (e.kind, e.first_seen));
+        self.evidence.sort_by_key(|e| (e.kind, e.seen.first));
         if let Some((since, beginning)) = Beginning::of_claim(&self.evidence) {
             (self.since, self.beginning) = (since, beginning);
         }
@@ -32,7 +32,7 @@ impl Claimant {
             .evidence
             .iter()
             .filter(|e| e.mac.is_some())
-            .max_by_key(|e| e.last_seen)
+            .max_by_key(|e| e.seen.last)
             .and_then(|e| e.mac);
     }
 
@@ -171,7 +171,7 @@ impl ClaimContext<'_> {
                 (other.mac, other.vlan) == (frame.mac, frame.vlan)
                     && other.ifindex != frame.ifindex
                     && !other.tentative
-                    && other.last > frame.last
+                    && other.seen.last > frame.seen.last
                     && link.is_some_and(|link| self.has_no_expiry(link, other.vlan, address))
             })
     }
@@ -183,16 +183,14 @@ impl ClaimContext<'_> {
         } else {
             self.settings.claim_ttl
         };
-        frame.last + ttl
+        frame.seen.last + ttl
     }
 }
 
 pub(crate) fn neighbour_evidence(entry: &NeighbourFact) -> Evidence {
     Evidence {
         kind: EvidenceKind::Neighbour,
-        first_seen: entry.first,
-        beginning: entry.beginning,
-        last_seen: entry.last,
+        seen: entry.seen,
         mac: Some(entry.lladdr),
         detail: Some(EvidenceDetail::State(entry.state)),
     }
@@ -206,9 +204,7 @@ pub(crate) fn frame_evidence(frame: &FrameFact) -> Evidence {
             FrameKind::Arp => EvidenceKind::Arp,
             FrameKind::Ndp => EvidenceKind::Ndp,
         },
-        first_seen: frame.first,
-        beginning: frame.beginning,
-        last_seen: frame.last,
+        seen: frame.seen,
         mac: Some(frame.mac),
         detail: is_notable.then_some(EvidenceDetail::Frame {
             probe: frame.tentative,

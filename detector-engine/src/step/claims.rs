@@ -6,6 +6,7 @@ use crate::{
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
     mirror::facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
     model::{
+        beginning::Seen,
         conflict::ClaimantId,
         effect::BoundKind,
         observation::{
@@ -335,9 +336,7 @@ impl Engine {
             mac: frame.mac,
             ether_source: frame.ether_source,
             tentative: frame.tentative,
-            first: at,
-            beginning,
-            last: at,
+            seen: Seen::once(at, beginning),
         };
         let end = self.claim_context().expires_at(&fact);
         let bounds = self.settings.bounds;
@@ -438,7 +437,7 @@ impl Engine {
                 });
             }
             for former in facts.neighbours.iter().flat_map(|n| &n.former) {
-                let end = former.last + self.settings.flap_window;
+                let end = former.seen.last + self.settings.flap_window;
                 if end > now {
                     schedule(end);
                 }

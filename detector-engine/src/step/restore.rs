@@ -106,9 +106,7 @@ impl Engine {
                     Some(PersistedFormerLladdr {
                         bridge: self.link_name(bridge)?,
                         mac: f.mac,
-                        first: f.first,
-                        beginning: f.beginning,
-                        last: f.last,
+                        seen: f.seen,
                     })
                 })
                 .collect(),
@@ -125,9 +123,7 @@ impl Engine {
             mac: frame.mac,
             ether_source: frame.ether_source,
             tentative: frame.tentative,
-            first: frame.first,
-            beginning: frame.beginning,
-            last: frame.last,
+            seen: frame.seen,
         })
     }
 
@@ -150,8 +146,7 @@ impl Engine {
                         former.bridge.ifindex,
                         address,
                         former.mac,
-                        (former.first, former.beginning),
-                        former.last,
+                        former.seen,
                     );
                 }
             }
@@ -219,9 +214,7 @@ impl Engine {
             mac: restored.mac,
             ether_source: restored.ether_source,
             tentative: restored.tentative,
-            first: restored.first,
-            beginning: restored.beginning,
-            last: restored.last,
+            seen: restored.seen,
         };
         if self
             .mirror

@@ -256,7 +256,7 @@ fn evidence_that_the_record_lacks_is_no_older_than_the_claim() {
     let known: Vec<_> = open.claimants[0]
         .evidence
         .iter()
-        .map(|e| (e.kind, e.beginning.is_known()))
+        .map(|e| (e.kind, e.seen.beginning.is_known()))
         .collect();
     let expected = [
         (EvidenceKind::Address, true),

@@ -99,7 +99,7 @@ fn further_evidence_is_listed_without_an_event() {
         evidence_text(&open[0].claimants[1]),
         ["arp", "neighbour REACHABLE"]
     );
-    assert_eq!(open[0].claimants[1].evidence[0].last_seen, node.now);
+    assert_eq!(open[0].claimants[1].evidence[0].seen.last, node.now);
 }
 
 #[test]

@@ -20,9 +20,9 @@ fn repeated_address_update_refreshes_last_seen() {
     node.host(9, "10.0.0.1");
     let open = node.engine.view().conflicts(node.now).remove(0);
     let [pod, host] = [0, 1].map(|n| open.claimants[n].evidence[0].clone());
-    assert_eq!((host.first_seen, host.last_seen), (first, node.now));
-    assert_eq!(pod.first_seen.0, first.0 - MS);
-    assert_eq!(pod.last_seen.0, node.now.0 - MS);
+    assert_eq!((host.seen.first, host.seen.last), (first, node.now));
+    assert_eq!(pod.seen.first.0, first.0 - MS);
+    assert_eq!(pod.seen.last.0, node.now.0 - MS);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn address_is_never_older_than_its_device() {
     let since = node.now;
     node.observe_at(Timestamp(since.0 - 1), address);
     let evidence = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((evidence.first_seen, evidence.last_seen), (since, since));
+    assert_eq!((evidence.seen.first, evidence.seen.last), (since, since));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn out_of_order_frames_count_from_the_earliest() {
     let early = Timestamp(since.0 + 7);
     node.observe_at(early, Observation::Frame(frame(1, "10.0.0.1")));
     let evidence = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((evidence.first_seen, evidence.last_seen), (early, last));
+    assert_eq!((evidence.seen.first, evidence.seen.last), (early, last));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn repeated_entry_update_refreshes_last_seen() {
     node.wait_secs(5);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
     let evidence = &shown(&node, "10.0.0.1")[0];
-    assert_eq!((evidence.first_seen, evidence.last_seen), (first, node.now));
+    assert_eq!((evidence.seen.first, evidence.seen.last), (first, node.now));
 }
 
 #[test]

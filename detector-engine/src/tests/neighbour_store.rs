@@ -48,8 +48,7 @@ impl Entries {
             BRIDGE,
             ip("10.0.0.1"),
             mac(n),
-            (at, Beginning::seen()),
-            at,
+            Seen::once(at, Beginning::seen()),
         );
     }
 

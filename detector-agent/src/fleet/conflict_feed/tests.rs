@@ -6,7 +6,8 @@
 )]
 
 use detector_engine::{
-    AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network, Timestamp,
+    AnomalyId, Beginning, ConflictId, Evidence, EvidenceKind, LeaveReason, Mac, Network, Seen,
+    Timestamp,
 };
 use detector_event::{Via, samples};
 
@@ -34,9 +35,7 @@ fn claimant(n: u32) -> Claimant {
 fn evidence(kind: EvidenceKind) -> Evidence {
     Evidence {
         kind,
-        first_seen: Timestamp(1),
-        beginning: Beginning::default(),
-        last_seen: Timestamp(1),
+        seen: Seen::once(Timestamp(1), Beginning::default()),
         mac: None,
         detail: None,
     }
@@ -135,7 +134,7 @@ fn what_a_pod_can_change_as_often_as_it_likes_is_no_change() {
     now.claimants.swap(0, 1);
     for claimant in &mut now.claimants {
         claimant.mac = Some(Mac([2, 0, 0, 0, 0, 9]));
-        claimant.evidence[0].last_seen = Timestamp(9);
+        claimant.evidence[0].seen.last = Timestamp(9);
     }
     assert_eq!(feed.changes(ADDRESS, &[now]), []);
 }

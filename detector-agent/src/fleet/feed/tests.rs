@@ -5,7 +5,9 @@
     reason = "a test fails by panicking"
 )]
 
-use detector_engine::{Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState};
+use detector_engine::{
+    Beginning, Claimant, Evidence, EvidenceDetail, EvidenceKind, Mac, NudState, Seen,
+};
 use detector_event::Via;
 
 use super::*;
@@ -29,9 +31,7 @@ fn pod(n: u32, primary: &[&str]) -> Arc<Pod> {
 fn evidence(kind: EvidenceKind, at: u64) -> Evidence {
     Evidence {
         kind,
-        first_seen: Timestamp(at),
-        beginning: Beginning::default(),
-        last_seen: Timestamp(at),
+        seen: Seen::once(Timestamp(at), Beginning::default()),
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
         detail: (kind == EvidenceKind::Neighbour)
             .then_some(EvidenceDetail::State(NudState::Permanent)),

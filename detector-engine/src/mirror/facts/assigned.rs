@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::{
     mirror::facts::{Facts, Owner, StoreOutcome, contest::Claimer},
     model::{
-        beginning::{Beginning, UnknownBeginning},
+        beginning::{Beginning, Seen, UnknownBeginning},
         observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
         scope::{is_like, is_link_local},
         settings::Bounds,
@@ -85,9 +85,7 @@ pub(crate) struct Assigned {
     /// As last reported.
     pub(crate) info: AssignedAddress,
     assignments: Assignments,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
 }
 
 impl Assigned {
@@ -95,15 +93,13 @@ impl Assigned {
         peer: Peer,
         info: AssignedAddress,
         assignments: Assignments,
-        (at, beginning): (Timestamp, Beginning),
+        seen: Seen,
     ) -> Self {
         Self {
             peer,
             info,
             assignments,
-            first: at,
-            beginning,
-            last: at,
+            seen,
         }
     }
 
@@ -118,9 +114,7 @@ impl Assigned {
 pub(crate) struct HostAddress {
     pub(crate) ifindex: IfIndex,
     assignments: Assignments,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
 }
 
 impl Facts {
@@ -135,7 +129,7 @@ impl Facts {
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.assigned_mut(peer, address) {
-            known.last = at;
+            known.seen.last = at;
             known.assignments.add(info.id());
             // The state of duplicate address detection does not affect claims. It is shown in the evidence, and an address
             // for which it failed may be an anomaly.
@@ -163,7 +157,12 @@ impl Facts {
         }
         let mut assignments = known.unwrap_or_else(|| Assignments::new(info.id()));
         assignments.add(info.id());
-        self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));
+        self.push_assigned(Assigned::new(
+            peer,
+            info,
+            assignments,
+            Seen::once(at, beginning),
+        ));
         self.promote(address, at, bounds);
         StoreOutcome::Changed
     }
@@ -293,7 +292,7 @@ impl Facts {
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.host_mut(ifindex, address) {
-            known.last = at;
+            known.seen.last = at;
             known.assignments.add(info.id());
             return StoreOutcome::Refreshed;
         }
@@ -304,9 +303,7 @@ impl Facts {
         let added = HostAddress {
             ifindex,
             assignments: Assignments::new(info.id()),
-            first: at,
-            beginning,
-            last: at,
+            seen: Seen::once(at, beginning),
         };
         push_compact(&mut entry.host, added);
         self.host_count += 1;

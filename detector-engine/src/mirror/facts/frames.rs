@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crate::{
     mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
     model::{
-        beginning::Beginning,
-        observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
+        beginning::Seen,
+        observation::{FrameKind, IfIndex, Mac, Peer, Vlan},
         settings::Bounds,
     },
     small_set::push_compact,
@@ -24,9 +24,7 @@ pub(crate) struct FrameFact {
     pub(crate) mac: Mac,
     pub(crate) ether_source: Mac,
     pub(crate) tentative: bool,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
 }
 
 impl Facts {
@@ -40,7 +38,9 @@ impl Facts {
     ) -> StoreOutcome {
         // Tagged frames are about other links of the pod than the one whose addresses are read.
         if fact.vlan == Vlan::default()
-            && self.removals.is_outdated(fact.ifindex, address, fact.last)
+            && self
+                .removals
+                .is_outdated(fact.ifindex, address, fact.seen.last)
         {
             return StoreOutcome::Outdated;
         }
@@ -52,15 +52,15 @@ impl Facts {
             // A real claim makes a tentative one real, never the other way round.
             let mut changed = known.tentative && !fact.tentative;
             known.tentative &= fact.tentative;
-            if fact.first < known.first {
-                known.first = fact.first;
-                known.beginning = fact.beginning;
+            if fact.seen.first < known.seen.first {
+                known.seen.first = fact.seen.first;
+                known.seen.beginning = fact.seen.beginning;
             }
-            if fact.last >= known.last {
+            if fact.seen.last >= known.seen.last {
                 // The hardware address may separate it from another claimant, or identify both as
                 // one.
                 changed |= known.mac != fact.mac;
-                known.last = fact.last;
+                known.seen.last = fact.seen.last;
                 known.mac = fact.mac;
                 known.ether_source = fact.ether_source;
             }
@@ -80,7 +80,7 @@ impl Facts {
         {
             return StoreOutcome::Refused;
         }
-        let at = fact.last;
+        let at = fact.seen.last;
         self.frames.add(fact.ifindex);
         self.index_link(fact.ifindex, address);
         let entry = self.by_address.entry(address).or_default();
@@ -96,7 +96,7 @@ impl Facts {
         let uncontested = addresses.filter_map(|address| {
             let facts = self.get(address).filter(|facts| !facts.can_conflict())?;
             let frame = facts.frames.iter().find(|frame| frame.ifindex == device)?;
-            Some((frame.last, address))
+            Some((frame.seen.last, address))
         });
         let mut uncontested: Vec<_> = uncontested.collect();
         uncontested.sort_unstable();

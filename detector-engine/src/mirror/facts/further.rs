@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     mirror::facts::{Facts, contest::CONTESTED_FACTOR},
     model::{
-        beginning::Beginning,
+        beginning::{Beginning, Seen},
         observation::{Mac, Peer, Timestamp},
         settings::Bounds,
         snapshot::{FurtherAddress, FurtherPlace},
@@ -24,9 +24,7 @@ pub(crate) struct FurtherFact {
     /// The hardware address that it answers with, if it is not the peer's.
     pub(crate) mac: Option<Mac>,
     pub(crate) place: FurtherPlace,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
 }
 
 impl Facts {
@@ -61,7 +59,7 @@ impl Facts {
         {
             let entry = self.by_address.entry(address).or_default();
             if let Some(known) = entry.further.iter_mut().find(|f| f.peer == peer) {
-                known.last = at;
+                known.seen.last = at;
                 known.interface = interface;
                 known.mac = mac;
                 if known.place != place {
@@ -74,9 +72,7 @@ impl Facts {
                     interface,
                     mac,
                     place,
-                    first: at,
-                    beginning,
-                    last: at,
+                    seen: Seen::once(at, beginning),
                 });
                 added.push(address);
                 self.promote(address, at, bounds);

@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use crate::{
     mirror::facts::{Claimer, Facts, StoreOutcome},
     model::{
-        beginning::Beginning,
+        beginning::{Beginning, Seen},
         observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
         settings::Bounds,
     },
@@ -16,9 +16,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FormerLladdr {
     pub(crate) mac: Mac,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
     /// The entry alternated between this hardware address and another: both answer.
     pub(crate) flapped: bool,
     /// The address was removed in the pod after this was last confirmed: a later return to another
@@ -32,9 +30,7 @@ pub(crate) struct NeighbourFact {
     pub(crate) ifindex: IfIndex,
     pub(crate) lladdr: Mac,
     pub(crate) state: NudState,
-    pub(crate) first: Timestamp,
-    pub(crate) beginning: Beginning,
-    pub(crate) last: Timestamp,
+    pub(crate) seen: Seen,
     /// When it was last reported live: an older report that is processed later does not count.
     reported: Timestamp,
     /// The address was removed in the pod after this entry was last confirmed.
@@ -109,15 +105,14 @@ impl Facts {
                 if let Some(window) = former {
                     dropped = remember(known, lladdr, at, window);
                 }
-                known.first = at;
-                known.beginning = beginning;
+                known.seen = Seen::once(at, beginning);
                 known.refuted = false;
                 known.confirmed = false;
             }
             if live {
                 known.reported = at;
             }
-            known.last = at;
+            known.seen.last = at;
             known.lladdr = lladdr;
             known.state = n.state;
             known.refuted &= !confirmed;
@@ -157,9 +152,7 @@ impl Facts {
             ifindex: n.ifindex,
             lladdr,
             state: n.state,
-            first: at,
-            beginning,
-            last: at,
+            seen: Seen::once(at, beginning),
             reported: if live { at } else { Timestamp(0) },
             refuted: false,
             confirmed: live && n.state == NudState::Reachable,
@@ -251,8 +244,7 @@ impl Facts {
         bridge: IfIndex,
         address: IpAddr,
         mac: Mac,
-        (first, beginning): (Timestamp, Beginning),
-        last: Timestamp,
+        seen: Seen,
     ) {
         let entry = self.by_address.get_mut(&address);
         let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
@@ -266,9 +258,7 @@ impl Facts {
                 0,
                 FormerLladdr {
                     mac,
-                    first,
-                    beginning,
-                    last,
+                    seen,
                     flapped: true,
                     refuted: false,
                 },
@@ -313,7 +303,7 @@ impl Facts {
 fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duration) -> Vec<Mac> {
     let mut dropped = Vec::new();
     known.former.retain(|former| {
-        let is_recent = at.since(former.last) < window;
+        let is_recent = at.since(former.seen.last) < window;
         if !is_recent {
             dropped.push(former.mac);
         }
@@ -321,9 +311,10 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
     });
     known.former.push(FormerLladdr {
         mac: known.lladdr,
-        first: known.first,
-        beginning: known.beginning,
-        last: at,
+        seen: Seen {
+            last: at,
+            ..known.seen
+        },
         flapped: known.returned,
         refuted: known.refuted,
     });

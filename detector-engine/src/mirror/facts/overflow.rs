@@ -13,7 +13,7 @@ use crate::{
         assigned::{Assignments, RemovedAssignment},
     },
     model::{
-        beginning::{Beginning, UnknownBeginning},
+        beginning::{Beginning, Seen, UnknownBeginning},
         observation::{AssignedAddress, AssignmentId, Peer, Timestamp},
         settings::Bounds,
     },
@@ -163,8 +163,8 @@ impl Facts {
                 no_dad: false,
                 autoconfigured: false,
             };
-            let beginning = Beginning::unknown(UnknownBeginning::BeyondBound);
-            self.push_assigned(Assigned::new(peer, info, assignments, (at, beginning)));
+            let seen = Seen::once(at, Beginning::unknown(UnknownBeginning::BeyondBound));
+            self.push_assigned(Assigned::new(peer, info, assignments, seen));
         }
     }
 

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use crate::{
     mirror::facts::Facts,
     model::{
-        beginning::Beginning,
+        beginning::Seen,
         conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
         evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Peer, Timestamp},
+        observation::{IfIndex, Peer},
     },
 };
 
@@ -28,7 +28,7 @@ impl Facts {
             ClaimantId::Host => {
                 let known = evidence(claimant, EvidenceKind::Address, |_| true);
                 for host in &mut facts.host {
-                    continue_from(claimant, known, &mut host.first, &mut host.beginning);
+                    continue_from(claimant, known, &mut host.seen);
                 }
                 return;
             }
@@ -42,16 +42,11 @@ impl Facts {
         };
         for assigned in facts.assigned.iter_mut().filter(|a| Some(a.peer) == peer) {
             let known = evidence(claimant, EvidenceKind::Address, |e| !is_further(e));
-            continue_from(
-                claimant,
-                known,
-                &mut assigned.first,
-                &mut assigned.beginning,
-            );
+            continue_from(claimant, known, &mut assigned.seen);
         }
         for further in facts.further.iter_mut().filter(|f| Some(f.peer) == peer) {
             let known = evidence(claimant, EvidenceKind::Address, is_further);
-            continue_from(claimant, known, &mut further.first, &mut further.beginning);
+            continue_from(claimant, known, &mut further.seen);
         }
         for entry in &mut facts.neighbours {
             let lladdr = entry.lladdr;
@@ -59,7 +54,7 @@ impl Facts {
             // An entry on a bridge belongs to the port that its hardware address is behind.
             let is_own = entry.ifindex == device && mac_behind.is_none_or(|mac| mac == lladdr);
             if is_own || (known.is_some() && Some(entry.ifindex) == bridge) {
-                continue_from(claimant, known, &mut entry.first, &mut entry.beginning);
+                continue_from(claimant, known, &mut entry.seen);
             }
         }
     }
@@ -75,19 +70,17 @@ fn evidence(
 }
 
 /// The fact is the evidence that the claimant had, or else no older than its claim.
-fn continue_from(
-    claimant: &Claimant,
-    known: Option<&Evidence>,
-    first: &mut Timestamp,
-    beginning: &mut Beginning,
-) {
+fn continue_from(claimant: &Claimant, known: Option<&Evidence>, seen: &mut Seen) {
     match known {
-        Some(known) if known.first_seen <= *first => {
-            (*first, *beginning) = (known.first_seen, known.beginning);
+        Some(known) if known.seen.first <= seen.first => {
+            (seen.first, seen.beginning) = (known.seen.first, known.seen.beginning);
         }
-        _ if claimant.beginning.is_known() => {
-            beginning.not_before = beginning.not_before.max(Some(claimant.since));
+        _ => {
+            let earliest = match claimant.beginning.is_known() {
+                true => Some(claimant.since),
+                false => claimant.beginning.not_before,
+            };
+            seen.beginning.not_before = seen.beginning.not_before.max(earliest);
         }
-        _ => beginning.not_before = beginning.not_before.max(claimant.beginning.not_before),
     }
 }

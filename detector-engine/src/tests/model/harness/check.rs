@@ -155,7 +155,7 @@ impl Harness {
             });
             let assigned = failed.flat_map(|claimant| &claimant.evidence);
             for evidence in assigned.filter(|e| e.kind == EvidenceKind::Address) {
-                prop_assert!(!evidence.beginning.is_known(), "{:?}", evidence);
+                prop_assert!(!evidence.seen.beginning.is_known(), "{:?}", evidence);
             }
         }
         Ok(())
