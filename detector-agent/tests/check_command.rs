@@ -11,13 +11,16 @@ use std::{
     fs,
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec, announce, event::ANOMALY_RAISED,
+    Agent, AgentCommand, Cni, DEADLINE, Node, Outcome, Pod, PodSpec, announce,
+    event::ANOMALY_RAISED,
 };
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 
@@ -319,6 +322,64 @@ fn single_look_invents_no_ids_and_times() {
     }
 }
 
+/// The owner has given its address up, so that there is no conflict whose pods would be looked up.
+#[test]
+fn single_look_finds_an_address_that_is_allocated_to_another_pod() {
+    let node = Node::new("checkowner").unwrap();
+    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
+    let (conf, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    cni.write_config(conf.path()).unwrap();
+    let check = || {
+        let command = AgentCommand::new(AGENT, ["check", "--cri-endpoint=off", "--format=json"])
+            .arg("--ipam=auto")
+            .arg("--cni-conf-dir")
+            .arg(conf.path())
+            .arg("--cni-cache-dir")
+            .arg(cache.path());
+        command.run_to_end(&node, DEADLINE).unwrap()
+    };
+    let squatter = cni.add_pod(&node, "squatter").unwrap();
+    let legit = cni.add_pod(&node, "legit").unwrap();
+    let address = legit.address().unwrap();
+    let give_up = format!("address del {address}/24 dev eth0");
+    legit.netns().ip(&give_up).unwrap();
+    let assign = format!("address add {address}/32 dev eth0");
+    squatter.netns().ip(&assign).unwrap();
+
+    // A new pod is not known yet.
+    cni.cache_result(cache.path(), &legit).unwrap();
+    assert_eq!(document(&check())["anomalies"], json!([]));
+
+    cni.cache_result(cache.path(), &squatter).unwrap();
+    let outcome = check();
+    assert_eq!(outcome.code().unwrap(), 0, "{outcome:?}");
+    let found = document(&outcome);
+    assert_eq!(found["conflicts"], json!([]));
+    let drift = &found["anomalies"][0];
+    for (field, expected) in [
+        ("kind", "ipam_drift"),
+        ("cause", "owned_by_another"),
+        ("address", &address.to_string()),
+        ("device", squatter.device().unwrap()),
+        ("owner", legit.container_id()),
+    ] {
+        assert_eq!(drift[field], expected, "{found:#}");
+    }
+    assert_eq!(drift["pod"]["name"], "squatter");
+    let detail = drift["detail"].as_str().unwrap();
+    assert!(detail.ends_with("another pod: default/legit"), "{detail}");
+
+    // As if it were being deleted.
+    let drift_that_ends = thread::scope(|scope| {
+        let outcome = scope.spawn(check);
+        thread::sleep(Duration::from_secs(1));
+        let remove = format!("address del {address}/32 dev eth0");
+        squatter.netns().ip(&remove).unwrap();
+        outcome.join().unwrap()
+    });
+    assert_eq!(document(&drift_that_ends)["anomalies"], json!([]));
+}
+
 #[test]
 fn missing_capability_exits_2_with_valid_json() {
     let node = Node::new("checkunpriv").unwrap();
@@ -392,7 +453,7 @@ fn pod_churn_during_the_check_does_not_make_it_inconclusive() {
         .add_pod(&PodSpec::new("vethstays").address("10.244.2.1/24"))
         .unwrap();
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let churn = scope.spawn(|| {
             let mut rounds = 0_u32;
             while !done.load(Ordering::Relaxed) {

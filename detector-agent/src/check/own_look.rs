@@ -2,14 +2,17 @@
 
 use std::{
     collections::HashSet,
+    net::IpAddr,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use detector_client::Gap;
 use detector_engine::{
-    AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex, Observation, PodDevice, PodsKnown,
-    PoolUpdate, Settings, Snapshot, SnapshotScope, SnapshotToken, TimedObservation, Timestamp,
+    Anomaly, AnomalyCause, AnomalyKind, AnomalyRules, ChangedAddresses, Conflict, Engine, IfIndex,
+    Observation, PodDevice, PodsKnown, PoolUpdate, Settings, Snapshot, SnapshotScope,
+    SnapshotToken, TimedObservation, Timestamp,
 };
 use detector_event::{AnomalyData, ConflictData, counted};
 
@@ -22,7 +25,7 @@ use crate::{
     ipam,
     kube_client::KubeClient,
     observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
-    pods::{self, PodSources},
+    pods::{self, PodDirectory, PodSources},
     process::{clock, node},
 };
 
@@ -41,64 +44,29 @@ const NOT_SEEN: [&str; 2] = [
     "anomalies that show over time: unresolved gateways, IPAM leaks, address sweeps in frames",
 ];
 
-/// Reads the state of the node, IPAM and the pods of what was found. `no_agent`: why no agent is the source.
+/// Reads the state of the node, IPAM and the pods, twice if there are anomalies. `no_agent`: why no agent is the source.
 ///
 /// # Errors
 /// If the kernel state cannot be read.
 pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, CheckError> {
-    let NodeState {
-        mut engine,
-        now,
-        omitted,
-        ipam,
-    } = read_node(args)?;
-    let mut anomalies = engine.view().anomalies();
+    let node = node::name(args.common.node_name.as_deref())?;
+    let mut state = read_node(args, &node)?;
+    let mut anomalies = state.engine.view().anomalies();
     if !anomalies.is_empty() {
         // A pod that is being created or deleted causes drift for a moment.
         thread::sleep(ANOMALY_RECHECK);
-        let again = read_node(args)?.engine.view().anomalies();
-        anomalies.retain(|a| {
-            let mut again = again.iter();
-            again.any(|b| (a.kind, a.address) == (b.kind, b.address))
-        });
+        state = read_node(args, &node)?;
+        let before: HashSet<_> = anomalies.iter().map(identity).collect();
+        anomalies = state.engine.view().anomalies();
+        anomalies.retain(|anomaly| before.contains(&identity(anomaly)));
     }
-    let node = node::name(args.common.node_name.as_deref())?;
-    let in_conflict: HashSet<IfIndex> = engine
-        .view()
-        .conflicts(now)
-        .iter()
-        .flat_map(Conflict::present)
-        .map(|claimant| claimant.ifindex)
-        .collect();
-    let devices_to_look_up: Vec<PodDevice> = in_conflict
-        .into_iter()
-        .chain(
-            anomalies
-                .iter()
-                .filter_map(|a| a.holder.as_ref())
-                .map(|h| h.ifindex),
-        )
-        .collect::<HashSet<_>>()
-        .into_iter()
-        .filter_map(|ifindex| engine.view().device(ifindex))
-        .collect();
-    let settings = &args.common.pods;
-    let kube = KubeClient::new(settings.kube);
-    let sources = PodSources::new(settings, &node, kube);
-    let (pods, found) = pods::resolve_once(devices_to_look_up, sources, settings.lookup_timeout)
-        .map_err(CheckError::PodLookup)?;
-    let devices = found.pods.iter().chain(&found.details);
-    let known = PodsKnown {
-        records: pods.known_pods(devices),
-        ..PodsKnown::default()
-    };
-    for observation in [
-        Observation::NetworksKnown(found.networks),
-        Observation::PodsKnown(known),
-    ] {
-        let observation = TimedObservation::new(now, observation);
-        engine.step(now, observation, &mut Vec::new());
-    }
+    let NodeState {
+        engine,
+        now,
+        omitted,
+        ipam,
+        pods,
+    } = state;
     let conflicts = engine.view().conflicts(now);
     let moment = clock::moment();
     let conflicts: Vec<ConflictData> = conflicts
@@ -129,15 +97,22 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     })
 }
 
+/// Identifies an anomaly in both reads, whose engines assign ids and generations of their own.
+fn identity(anomaly: &Anomaly) -> (AnomalyKind, AnomalyCause, IpAddr, Option<IfIndex>) {
+    let holder = anomaly.holder.as_ref().map(|holder| holder.ifindex);
+    (anomaly.kind, anomaly.cause, anomaly.address, holder)
+}
+
 /// The state of the node, from one snapshot.
 struct NodeState {
     engine: Engine,
     now: Timestamp,
     omitted: Omitted,
     ipam: Vec<String>,
+    pods: Arc<PodDirectory>,
 }
 
-fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
+fn read_node(args: &CheckArgs, node: &str) -> Result<NodeState, CheckError> {
     let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
     let mut requests = NetlinkReader::open()?;
     let (snapshot, unreadable) = read_until_settled(SETTLE_TIMEOUT, || {
@@ -188,19 +163,50 @@ fn read_node(args: &CheckArgs) -> Result<NodeState, CheckError> {
     step(&mut engine, Observation::RoutesLookedUp(lookup.answers));
     // Read IPAM after the kernel: IPAM allocates an address before it is configured, so every live address is in it.
     let settings = &args.common.pods;
-    let node = node::name(args.common.node_name.as_deref())?;
     let kube = KubeClient::new(settings.kube);
-    let allocations = ipam::read_once(&args.common.ipam, &node, kube, settings.lookup_timeout);
+    let limit = settings.lookup_timeout;
+    let allocations = ipam::read_once(&args.common.ipam, node, kube.clone(), limit);
+    // The owner of an allocation can only be compared with a pod that is known.
+    let devices = if allocations.pools.is_empty() {
+        involved_devices(&engine, now)
+    } else {
+        engine.view().devices()
+    };
+    let sources = PodSources::new(settings, node, kube);
+    let (pods, found) =
+        pods::resolve_once(devices, sources, limit).map_err(CheckError::PodLookup)?;
+    let known = PodsKnown {
+        records: pods.known_pods(found.pods.iter().chain(&found.details)),
+        ..PodsKnown::default()
+    };
+    step(&mut engine, Observation::NetworksKnown(found.networks));
+    step(&mut engine, Observation::PodsKnown(known));
     for pool in allocations.pools {
+        // The engine trusts only recent allocations, and the pod lookup may have taken longer than that.
+        let read_at = pool.read_at;
         let update = PoolUpdate::Read(pool, ChangedAddresses::All);
-        engine.step(clock::now(), update.observed(clock::now()), &mut Vec::new());
+        engine.step(read_at, update.observed(read_at), &mut Vec::new());
     }
     Ok(NodeState {
         engine,
         now,
         omitted,
         ipam: allocations.summaries,
+        pods,
     })
+}
+
+/// The devices that take part in a conflict or hold the address of an anomaly.
+fn involved_devices(engine: &Engine, now: Timestamp) -> Vec<PodDevice> {
+    let view = engine.view();
+    let (conflicts, anomalies) = (view.conflicts(now), view.anomalies());
+    let claimants = conflicts.iter().flat_map(Conflict::present);
+    let holders = anomalies.iter().filter_map(|a| a.holder.as_ref());
+    let involved: HashSet<IfIndex> = claimants.chain(holders).map(|c| c.ifindex).collect();
+    involved
+        .into_iter()
+        .filter_map(|ifindex| view.device(ifindex))
+        .collect()
 }
 
 /// Reads snapshots until every device that was unreadable in the first one is gone or readable, or until the timeout.
