@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, KubeApi, MacAddress, NaFlags, Node, Pod,
-    PodSpec, kube_api::pod,
+    PodSpec, event::Conflict, kube_api::pod,
 };
 
 use crate::AGENT;
@@ -55,55 +55,6 @@ fn silent_program_is_not_superseded() {
         let conflict = raised.unwrap().event.conflict().unwrap();
         let devices: Vec<_> = conflict.claimants.iter().map(|c| &*c.device).collect();
         assert_eq!(devices, ["vethsilent", "vethattacker"]);
-    }
-}
-
-/// What the silent pod had before the start is unknown until it speaks. Then both are claimants, neither of them counts as the newest,
-/// also after another restart.
-#[test]
-fn program_whose_address_was_taken_over_a_restart_is_not_the_newest() {
-    let node = Node::new("takerestart").unwrap();
-    let specs = ["vethsilent", "vethattacker"].map(PodSpec::new);
-    let pods = node.add_pods(&specs).unwrap();
-    let [silent, attacker] = &pods[..] else {
-        panic!("{pods:?}");
-    };
-    let state = tempfile::tempdir().unwrap();
-    let command = AgentCommand::run(AGENT)
-        .arg("--state-dir")
-        .arg(state.path());
-    let addresses = [IpAddr::from(ADDRESS), ADDRESS6.into()];
-    let mut agent = Agent::start_ready(&node, &command).unwrap();
-    for address in addresses {
-        announce(silent, silent.mac(), address);
-    }
-    agent.terminate(DEADLINE).unwrap();
-    let mut agent = Agent::start_ready(&node, &command).unwrap();
-    for address in addresses {
-        announce(attacker, silent.mac(), address);
-        announce(silent, silent.mac(), address);
-        let conflict = agent.wait_raised(&address.to_string()).unwrap();
-        for device in ["vethsilent", "vethattacker"] {
-            assert!(!conflict.claimant(device).unwrap().newest, "{conflict:#?}");
-        }
-    }
-    agent.terminate(DEADLINE).unwrap();
-    let agent = Agent::start_ready(&node, &command).unwrap();
-    for address in addresses {
-        // A third claimant: the update has all of them.
-        let third = PodSpec::new(format!("veth{}", if address.is_ipv4() { 4 } else { 6 })).address(
-            format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 }),
-        );
-        let _third = node.add_pod(&third).unwrap();
-        let text = address.to_string();
-        let updated = agent.wait_event(DEADLINE, |event| {
-            let conflict = event.conflict();
-            conflict.is_some_and(|c| c.address == text && c.claimants.len() == 3)
-        });
-        let conflict = updated.unwrap().event.conflict().unwrap();
-        for device in ["vethsilent", "vethattacker"] {
-            assert!(!conflict.claimant(device).unwrap().newest, "{conflict:#?}");
-        }
     }
 }
 
@@ -166,33 +117,68 @@ fn pod_with_a_programs_address_does_not_take_its_name() {
 }
 
 /// The agent remembers no claim in frames that nobody contested, so that after its restart it knows the attacker alone until
-/// the silent pod sends a frame.
+/// the silent pod sends a frame. Neither of them counts as the newest, also after another restart.
 #[test]
-fn program_that_was_silent_over_a_restart_is_not_blamed() {
-    for attackers in [None, Some("10.9.8.66/32")] {
+fn program_silent_over_a_restart_is_neither_newest_nor_blamed() {
+    const DEVICES: [&str; 2] = ["vethattacker", "vethsilent"];
+    let is_newest = |conflict: &Conflict, device| conflict.claimant(device).unwrap().newest;
+    let own: &[&str] = &["10.9.8.66/32", "fd00::66/128"];
+    for (is_killed, attacker_has) in [(false, &[][..]), (true, &[]), (true, own)] {
         let node = Node::new("silentrestart").unwrap();
         let silent = node.add_pod(&PodSpec::new("vethsilent")).unwrap();
-        let spec = attackers
-            .into_iter()
-            .fold(PodSpec::new("vethattacker"), PodSpec::address);
+        let spec = attacker_has
+            .iter()
+            .fold(PodSpec::new("vethattacker"), |spec, own| spec.address(*own));
         let attacker = node.add_pod(&spec).unwrap();
         let state = tempfile::tempdir().unwrap();
         let command = AgentCommand::run(AGENT)
             .arg("--state-dir")
             .arg(state.path());
+        let addresses = [IpAddr::from(ADDRESS), ADDRESS6.into()];
         let mut agent = Agent::start_ready(&node, &command).unwrap();
-        announce(&silent, silent.mac(), ADDRESS.into());
-        agent.kill().unwrap();
-        announce(&attacker, silent.mac(), ADDRESS.into());
+        for address in addresses {
+            announce(&silent, silent.mac(), address);
+        }
+        if is_killed {
+            agent.kill().unwrap();
+        } else {
+            agent.terminate(DEADLINE).unwrap();
+        }
+        for address in addresses {
+            announce(&attacker, silent.mac(), address);
+        }
 
+        let mut agent = Agent::start_ready(&node, &command).unwrap();
+        for address in addresses {
+            announce(&attacker, silent.mac(), address);
+            announce(&silent, silent.mac(), address);
+            let conflict = agent.wait_raised(&address.to_string()).unwrap();
+            assert_eq!(conflict.devices(), DEVICES);
+            for device in DEVICES {
+                assert!(!is_newest(&conflict, device), "{conflict:#?}");
+            }
+            let step = conflict.guidance.unwrap().next_step;
+            assert!(!step.contains("vethsilent"), "{step}");
+            let is_attacker_named = step.contains("vethattacker");
+            assert_eq!(is_attacker_named, !attacker_has.is_empty(), "{step}");
+        }
+
+        agent.terminate(DEADLINE).unwrap();
         let agent = Agent::start_ready(&node, &command).unwrap();
-        announce(&attacker, silent.mac(), ADDRESS.into());
-        announce(&silent, silent.mac(), ADDRESS.into());
-        let conflict = agent.wait_raised(&ADDRESS.to_string()).unwrap();
-        assert_eq!(conflict.devices(), ["vethattacker", "vethsilent"]);
-        assert!(conflict.claimants.iter().all(|c| !c.newest));
-        let step = conflict.guidance.unwrap().next_step;
-        assert!(!step.contains("vethsilent"), "{step}");
-        assert_eq!(step.contains("vethattacker"), attackers.is_some(), "{step}");
+        for (address, prefix) in addresses.into_iter().zip([32, 128]) {
+            // A third claimant: the update has all of them.
+            let third =
+                PodSpec::new(format!("veth{prefix}")).address(format!("{address}/{prefix}"));
+            let _third = node.add_pod(&third).unwrap();
+            let text = address.to_string();
+            let updated = agent.wait_event(DEADLINE, |event| {
+                let conflict = event.conflict();
+                conflict.is_some_and(|c| c.address == text && c.claimants.len() == 3)
+            });
+            let conflict = updated.unwrap().event.conflict().unwrap();
+            for device in DEVICES {
+                assert!(!is_newest(&conflict, device), "{conflict:#?}");
+            }
+        }
     }
 }
