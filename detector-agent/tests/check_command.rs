@@ -380,6 +380,31 @@ fn single_look_finds_an_address_that_is_allocated_to_another_pod() {
     assert_eq!(document(&drift_that_ends)["anomalies"], json!([]));
 }
 
+/// Network plugins change the address, the device and the route one after the other.
+#[test]
+fn single_look_gives_a_stray_route_the_time_that_the_agent_gives() {
+    let node = Node::new("checkroute").unwrap();
+    let specs = [
+        PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
+        PodSpec::new("vethb").address("10.244.2.11/32").host_route(),
+    ];
+    let _pods = node.add_pods(&specs).unwrap();
+    let lead_to = |device| {
+        let replace = format!("route replace 10.244.2.10/32 dev {device} scope link");
+        node.ip(&replace).unwrap();
+    };
+    lead_to("vethb");
+    let found = document(&check(&node, "json"));
+    assert_eq!(found["anomalies"][0]["kind"], "route_astray", "{found:#}");
+    let astray_for_three_seconds = thread::scope(|scope| {
+        let outcome = scope.spawn(|| check(&node, "json"));
+        thread::sleep(Duration::from_secs(3));
+        lead_to("vetha");
+        outcome.join().unwrap()
+    });
+    assert_eq!(document(&astray_for_three_seconds)["anomalies"], json!([]));
+}
+
 #[test]
 fn missing_capability_exits_2_with_valid_json() {
     let node = Node::new("checkunpriv").unwrap();

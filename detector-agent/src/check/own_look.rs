@@ -35,9 +35,6 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Delay between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An anomaly is reported only if it is still there after this time; CNI plugins cause drift briefly.
-const ANOMALY_RECHECK: Duration = Duration::from_secs(2);
-
 /// What a single look cannot see.
 const NOT_SEEN: [&str; 2] = [
     "claims made only in ARP or NDP frames, such as those of a spoofing pod, and moves of an address",
@@ -52,9 +49,8 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let node = node::name(args.common.node_name.as_deref())?;
     let mut state = read_node(args, &node)?;
     let mut anomalies = state.engine.view().anomalies();
-    if !anomalies.is_empty() {
-        // A pod that is being created or deleted causes drift for a moment.
-        thread::sleep(ANOMALY_RECHECK);
+    if let Some(grace) = anomalies.iter().map(|anomaly| grace_of(anomaly.kind)).max() {
+        thread::sleep(grace);
         state = read_node(args, &node)?;
         let before: HashSet<_> = anomalies.iter().map(identity).collect();
         anomalies = state.engine.view().anomalies();
@@ -97,6 +93,16 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     })
 }
 
+/// How long a running agent waits before it reports such an anomaly, since network plugins cause some for a moment.
+fn grace_of(kind: AnomalyKind) -> Duration {
+    let rules = AnomalyRules::default();
+    match kind {
+        AnomalyKind::IpamDrift => rules.drift_grace,
+        AnomalyKind::MacDuplicate | AnomalyKind::MacMoved => rules.mac_grace,
+        _ => rules.stray_route_grace,
+    }
+}
+
 /// Identifies an anomaly in both reads, whose engines assign ids and generations of their own.
 fn identity(anomaly: &Anomaly) -> (AnomalyKind, AnomalyCause, IpAddr, Option<IfIndex>) {
     let holder = anomaly.holder.as_ref().map(|holder| holder.ifindex);
@@ -131,7 +137,7 @@ fn read_node(args: &CheckArgs, node: &str) -> Result<NodeState, CheckError> {
     let mut engine = Engine::new(Settings {
         allow: args.common.allow.clone(),
         id_seed: node::random(),
-        // Lasting drift is confirmed by a second snapshot. One check cannot know how long an allocation has been unused.
+        // A second read replaces the grace periods. One check cannot know how long an allocation has been unused.
         anomalies: AnomalyRules {
             drift_grace: Duration::ZERO,
             leak_after: Duration::MAX,
