@@ -11,7 +11,9 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     hash::HashMap,
     model::{
-        observation::{AssignmentId, FdbEntry, IfIndex, Mac, Observation, Peer, Route, RouteKey},
+        observation::{
+            AssignmentId, FdbEntry, IfIndex, Mac, Observation, Owner, Peer, Route, RouteKey,
+        },
         route_query::RoutingChange,
         snapshot::{SnapshotScope, SnapshotToken},
     },
@@ -30,14 +32,10 @@ pub(crate) enum StateKey {
     LinkIdentity(IfIndex),
     /// The hardware address of a pod's end.
     PodLink(Peer),
-    /// All assignments of a pod's address: touched with each of them.
-    PodAddress(Peer, IpAddr),
-    /// One assignment of a pod's address.
-    PodAssignment(Peer, AssignmentId),
-    /// All assignments of a node's address: touched with each of them.
-    HostAddress(IfIndex, IpAddr),
-    /// One assignment of a node's address.
-    HostAssignment(IfIndex, AssignmentId),
+    /// All assignments of an address: touched with each of them.
+    Address(Owner, IpAddr),
+    /// One assignment of an address.
+    Assignment(Owner, AssignmentId),
     /// A neighbour entry.
     Neighbour(IfIndex, IpAddr),
     /// What a neighbour entry is evidence of: touched when the kernel reports a new entry, another hardware address, or that
@@ -57,14 +55,18 @@ impl StateKey {
     /// The items of which an observation is a live update. What follows for others is touched where it is applied.
     pub(crate) fn of(observation: &Observation) -> [Option<Self>; 2] {
         let one = |key| [Some(key), None];
+        let assignment = |owner, id: AssignmentId| {
+            let address = Self::Address(owner, id.address);
+            [Some(address), Some(Self::Assignment(owner, id))]
+        };
         match observation {
             Observation::Link(link) => one(Self::Link(link.ifindex)),
             Observation::LinkGone(ifindex) => one(Self::Link(*ifindex)),
             Observation::PortVlan(vlan) => one(Self::PortVlan(vlan.ifindex)),
-            Observation::PodAddress(peer, info) => Self::of_pod_address(*peer, info.id()),
-            Observation::PodAddressGone(peer, id) => Self::of_pod_address(*peer, *id),
-            Observation::HostAddress(ifindex, info) => Self::of_host_address(*ifindex, info.id()),
-            Observation::HostAddressGone(ifindex, id) => Self::of_host_address(*ifindex, *id),
+            Observation::PodAddress(peer, info) => assignment(Owner::Peer(*peer), info.id()),
+            Observation::PodAddressGone(peer, id) => assignment(Owner::Peer(*peer), *id),
+            Observation::HostAddress(link, info) => assignment(Owner::Link(*link), info.id()),
+            Observation::HostAddressGone(link, id) => assignment(Owner::Link(*link), *id),
             Observation::Neighbour(n) => one(Self::Neighbour(n.ifindex, n.address)),
             Observation::NeighbourGone(ifindex, address) => {
                 one(Self::Neighbour(*ifindex, *address))
@@ -93,19 +95,6 @@ impl StateKey {
             | Observation::ClaimedTableLost
             | Observation::DeadlineReached => [None, None],
         }
-    }
-
-    fn of_pod_address(peer: Peer, id: AssignmentId) -> [Option<Self>; 2] {
-        let assignment = Self::PodAssignment(peer, id);
-        [Some(Self::PodAddress(peer, id.address)), Some(assignment)]
-    }
-
-    fn of_host_address(ifindex: IfIndex, id: AssignmentId) -> [Option<Self>; 2] {
-        let assignment = Self::HostAssignment(ifindex, id);
-        [
-            Some(Self::HostAddress(ifindex, id.address)),
-            Some(assignment),
-        ]
     }
 }
 

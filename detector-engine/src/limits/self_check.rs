@@ -14,7 +14,7 @@ use crate::{
     limits::in_flight_snapshots::StateKey,
     model::{
         effect::{Difference, Discrepancy},
-        observation::{AssignmentId, IfIndex, Mac, Peer, Timestamp},
+        observation::{AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp},
     },
 };
 
@@ -60,7 +60,7 @@ impl DeviceState {
         if let Some(peer) = kernel.peer.or(self.peer) {
             for id in self.addresses.symmetric_difference(&kernel.addresses) {
                 found.push((
-                    StateKey::PodAssignment(peer, *id),
+                    StateKey::Assignment(Owner::Peer(peer), *id),
                     Difference::Address {
                         id: *id,
                         in_kernel: kernel.addresses.contains(id),

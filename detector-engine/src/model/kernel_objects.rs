@@ -93,6 +93,17 @@ pub struct Peer {
     pub ifindex: IfIndex,
 }
 
+/// Who owns what is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Owner {
+    /// A link of the node.
+    Link(IfIndex),
+    /// The pod's end of a device.
+    Peer(Peer),
+    /// Further interfaces of a pod, as far as they concern the device of this peer.
+    Further(Peer),
+}
+
 /// What kind of link it is, as far as detection distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkKind {

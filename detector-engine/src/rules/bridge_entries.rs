@@ -22,7 +22,7 @@ use crate::{
         scope::Scope,
     },
     rules::{
-        claimants::{ClaimContext, Draft, Drafts, Strength},
+        claimants::{ClaimContext, Draft, Drafts, Strength, Support},
         evidence::neighbour_evidence,
     },
 };
@@ -41,10 +41,10 @@ impl ClaimContext<'_> {
         let scope = self.scope(address, Vlan::default(), bridge);
         let port = self.pod_port(bridge, entry.lladdr);
         if let Some(link) = port.filter(|link| self.claims_itself(scope, link, facts, drafts)) {
-            self.add_neighbour(address, scope, entry, link, facts, drafts);
+            self.add_entry(address, scope, entry, link, facts, drafts);
         } else if entry.state == NudState::Permanent {
             match self.permanent_holder(scope, entry, port, drafts) {
-                Some(link) => self.add_neighbour(address, scope, entry, link, facts, drafts),
+                Some(link) => self.add_entry(address, scope, entry, link, facts, drafts),
                 None => {
                     self.add_behind_bridge(drafts, scope, bridge, neighbour_evidence(entry));
                 }
@@ -68,12 +68,33 @@ impl ClaimContext<'_> {
             };
             let evidence = flapping_evidence(former);
             if self.claims_itself(scope, link, facts, drafts) {
-                self.add(drafts, scope, link, evidence, Strength::Full);
+                let strength = Strength::Full;
+                let support = Support {
+                    scope,
+                    link,
+                    strength,
+                    evidence,
+                };
+                self.add(drafts, support);
             } else if !self.is_authoritative(link, address)
                 && !self.is_explained(scope, bridge, drafts)
             {
                 self.add_behind_bridge(drafts, scope, bridge, evidence);
             }
+        }
+    }
+
+    fn add_entry(
+        &self,
+        address: IpAddr,
+        scope: Scope,
+        entry: &NeighbourFact,
+        link: &LinkState,
+        facts: &AddressFacts,
+        drafts: &mut Drafts,
+    ) {
+        if let Some(support) = self.neighbour_support(address, scope, entry, link, facts) {
+            self.add(drafts, support);
         }
     }
 
@@ -139,10 +160,10 @@ impl ClaimContext<'_> {
     /// entry for the address.
     fn is_explained(&self, scope: Scope, bridge: IfIndex, drafts: &Drafts) -> bool {
         let claims_in_frames = |draft: &Draft| {
-            let has = |kind| draft.claimant.evidence.iter().any(|e| e.kind == kind);
+            let evidence = || draft.claimant.evidence.iter();
             draft.strength == Strength::Full
-                && (has(EvidenceKind::Arp) || has(EvidenceKind::Ndp))
-                && !has(EvidenceKind::Address)
+                && evidence().any(|e| matches!(e.kind, EvidenceKind::Arp | EvidenceKind::Ndp))
+                && !evidence().any(Evidence::is_on_device)
         };
         drafts.iter().any(|((of, id), draft)| {
             let port = match id {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     mirror::{
         Mirror,
-        facts::{AddressFacts, Assigned, FrameFact, NeighbourFact},
+        facts::{AddressFacts, Assigned, AssignedOn, FrameFact, NeighbourFact},
         links::LinkState,
         pools::{AllocationState, Pools},
     },
@@ -55,14 +55,12 @@ pub(crate) enum Strength {
     Full,
 }
 
-impl Strength {
-    fn of_frame(frame: &FrameFact) -> Self {
-        if frame.tentative {
-            Self::Probe
-        } else {
-            Self::Full
-        }
-    }
+/// What supports a claim of a pod device.
+pub(crate) struct Support<'l> {
+    pub(crate) scope: Scope,
+    pub(crate) link: &'l LinkState,
+    pub(crate) strength: Strength,
+    pub(crate) evidence: Evidence,
 }
 
 impl ClaimContext<'_> {
@@ -78,11 +76,15 @@ impl ClaimContext<'_> {
             return Derived::new();
         };
         let mut drafts = Drafts::new();
-        self.add_assigned(address, facts, &mut drafts);
-        self.add_frames(address, facts, now, &mut drafts);
+        for support in self.supports(address, facts, now) {
+            self.add(&mut drafts, support);
+        }
         // Whom an entry on a bridge supports depends on who claims the address by itself.
-        self.add_neighbours(address, facts, now, &mut drafts);
-        self.add_further(address, facts, &mut drafts);
+        for entry in &facts.neighbours {
+            if self.mirror.links.is_bridge(entry.ifindex) {
+                self.add_bridge_entry(address, entry, facts, now, &mut drafts);
+            }
+        }
         self.add_host(address, facts, &mut drafts);
 
         let is_shared = |draft: &Draft| self.is_shared(facts, &draft.claimant);
@@ -121,10 +123,13 @@ impl ClaimContext<'_> {
     /// and neighbour entries that follow from them. The same address on `lo` of several pods is usual (anycast, LVS), and Linux
     /// sends requests from it, so nothing of that counts against others that have it there, too.
     pub(crate) fn is_shared(&self, facts: &AddressFacts, claimant: &Claimant) -> bool {
-        let Some(peer) = claimant.peer.filter(|_| !facts.further.is_empty()) else {
+        let Some(pod) = claimant.peer else {
             return false;
         };
-        let in_pod = || facts.further.iter().filter(|f| f.peer.nsid == peer.nsid);
+        let in_pod = || {
+            let in_pod = facts.further().filter(|(peer, _)| peer.nsid == pod.nsid);
+            in_pod.map(|(_, further)| further)
+        };
         let is_elsewhere = |e: &Evidence| {
             let detail = e.detail.as_ref();
             e.is_certain() && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
@@ -165,130 +170,117 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         now: Timestamp,
     ) -> bool {
-        let assigned = |a: &Assigned| self.mirror.links.pod_by_peer(a.peer).is_some();
-        let neighbour = |n: &NeighbourFact| match self.mirror.links.pod(n.ifindex) {
-            Some(link) => self.supports_claim(address, n, link, facts),
-            None => {
-                self.mirror.links.is_bridge(n.ifindex)
-                    && self.is_claim_behind_bridge(address, n, facts)
-            }
-        };
-        let frame = |f: &FrameFact| {
-            let link = self.mirror.links.pod(f.ifindex);
-            !f.tentative
-                && link.is_some_and(|link| self.is_frame_live(address, f, link, facts, now))
+        let is_full = |support: Support<'_>| support.strength == Strength::Full;
+        let is_behind_bridge = |entry: &NeighbourFact| {
+            self.mirror.links.is_bridge(entry.ifindex)
+                && self.is_claim_behind_bridge(address, entry, facts)
         };
         is_claimable(address)
-            && (facts.assigned.iter().any(assigned)
-                || facts.neighbours.iter().any(neighbour)
-                || facts.frames.iter().any(frame))
+            && (self.supports(address, facts, now).any(is_full)
+                || facts.neighbours.iter().any(is_behind_bridge))
     }
 
-    fn add_assigned(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
-        for assigned in &facts.assigned {
-            let Some(link) = self.mirror.links.pod_by_peer(assigned.peer) else {
-                continue;
-            };
-            let info = &assigned.info;
-            let detail = match (info.dad_failed, info.tentative, info.autoconfigured) {
-                (true, ..) => Some(EvidenceDetail::DadFailed),
-                (_, true, _) => Some(EvidenceDetail::Tentative),
-                (.., true) => Some(EvidenceDetail::Autoconfigured),
-                _ => None,
-            };
-            let evidence = Evidence {
-                kind: EvidenceKind::Address,
-                seen: assigned.seen,
-                mac: link.peer_mac,
-                detail,
-            };
-            let scope = self.scope(address, Vlan::default(), link.link.ifindex);
+    /// The claims of pod devices that each fact supports by itself: all but those of the node, and entries on bridges.
+    fn supports<'f>(
+        &'f self,
+        address: IpAddr,
+        facts: &'f AddressFacts,
+        now: Timestamp,
+    ) -> impl Iterator<Item = Support<'f>> {
+        let assigned = facts.assigned.iter();
+        let assigned = assigned.filter_map(move |a| self.assigned_support(address, a));
+        let frames = facts.frames.iter();
+        let frames = frames.filter_map(move |f| self.frame_support(address, f, facts, now));
+        let neighbours = facts.neighbours.iter().filter_map(move |entry| {
+            let link = self.mirror.links.pod(entry.ifindex)?;
+            let scope = self.scope(address, Vlan::default(), entry.ifindex);
+            self.neighbour_support(address, scope, entry, link, facts)
+        });
+        assigned.chain(frames).chain(neighbours)
+    }
+
+    fn assigned_support(&self, address: IpAddr, assigned: &Assigned) -> Option<Support<'_>> {
+        let link = self.mirror.links.pod_by_peer(assigned.peer()?)?;
+        let (strength, mac, detail) = match &assigned.on {
             // An address in duplicate address detection counts in full, unlike a probe seen in a
             // frame: it has already been given to the pod.
-            self.add(drafts, scope, link, evidence, Strength::Full);
-        }
-    }
-
-    fn add_further(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
-        let answered = facts.further.iter();
-        for further in answered.filter(|f| f.place != FurtherPlace::LocalSilent) {
-            let Some(link) = self.mirror.links.pod_by_peer(further.peer) else {
-                continue;
-            };
-            let evidence = Evidence {
+            AssignedOn::Pod(_, info) => {
+                let detail = match (info.dad_failed, info.tentative, info.autoconfigured) {
+                    (true, ..) => Some(EvidenceDetail::DadFailed),
+                    (_, true, _) => Some(EvidenceDetail::Tentative),
+                    (.., true) => Some(EvidenceDetail::Autoconfigured),
+                    _ => None,
+                };
+                (Strength::Full, None, detail)
+            }
+            AssignedOn::Further(_, further) if further.place != FurtherPlace::LocalSilent => {
+                let detail = EvidenceDetail::OnInterface(further.name.clone());
+                (Strength::Further, further.mac, Some(detail))
+            }
+            AssignedOn::Further(..) | AssignedOn::Node(_) => return None,
+        };
+        Some(Support {
+            scope: self.scope(address, Vlan::default(), link.link.ifindex),
+            link,
+            strength,
+            evidence: Evidence {
                 kind: EvidenceKind::Address,
-                seen: further.seen,
-                mac: further.mac.or(link.peer_mac),
-                detail: Some(EvidenceDetail::OnInterface(further.interface.clone())),
-            };
-            let scope = self.scope(address, Vlan::default(), link.link.ifindex);
-            self.add(drafts, scope, link, evidence, Strength::Further);
-        }
+                seen: assigned.seen,
+                mac: mac.or(link.peer_mac),
+                detail,
+            },
+        })
     }
 
-    fn add_neighbours(
+    fn frame_support(
         &self,
         address: IpAddr,
+        frame: &FrameFact,
         facts: &AddressFacts,
         now: Timestamp,
-        drafts: &mut Drafts,
-    ) {
-        for entry in &facts.neighbours {
-            if let Some(link) = self.mirror.links.pod(entry.ifindex) {
-                let scope = self.scope(address, Vlan::default(), entry.ifindex);
-                self.add_neighbour(address, scope, entry, link, facts, drafts);
-            }
-        }
-        for entry in &facts.neighbours {
-            if self.mirror.links.is_bridge(entry.ifindex) {
-                self.add_bridge_entry(address, entry, facts, now, drafts);
-            }
-        }
+    ) -> Option<Support<'_>> {
+        let link = self.mirror.links.pod(frame.ifindex)?;
+        let is_live = self.is_frame_live(address, frame, link, facts, now);
+        is_live.then(|| Support {
+            scope: self.scope(address, frame.vlan, frame.ifindex),
+            link,
+            strength: match frame.tentative {
+                true => Strength::Probe,
+                false => Strength::Full,
+            },
+            evidence: frame_evidence(frame),
+        })
     }
 
-    pub(crate) fn add_neighbour(
+    /// What an entry supports as evidence of a claim of `link`.
+    pub(crate) fn neighbour_support<'l>(
         &self,
         address: IpAddr,
         scope: Scope,
         entry: &NeighbourFact,
-        link: &LinkState,
+        link: &'l LinkState,
         facts: &AddressFacts,
-        drafts: &mut Drafts,
-    ) {
-        if self.supports_claim(address, entry, link, facts) {
-            let evidence = neighbour_evidence(entry);
-            self.add(drafts, scope, link, evidence, Strength::Full);
-        }
-    }
-
-    fn add_frames(
-        &self,
-        address: IpAddr,
-        facts: &AddressFacts,
-        now: Timestamp,
-        drafts: &mut Drafts,
-    ) {
-        for frame in &facts.frames {
-            if let Some(link) = self.mirror.links.pod(frame.ifindex)
-                && self.is_frame_live(address, frame, link, facts, now)
-            {
-                let scope = self.scope(address, frame.vlan, frame.ifindex);
-                let strength = Strength::of_frame(frame);
-                self.add(drafts, scope, link, frame_evidence(frame), strength);
-            }
-        }
+    ) -> Option<Support<'l>> {
+        let is_supported = self.supports_claim(address, entry, link, facts);
+        is_supported.then(|| Support {
+            scope,
+            link,
+            strength: Strength::Full,
+            evidence: neighbour_evidence(entry),
+        })
     }
 
     /// The node is one claimant, however many of its links have the address (ptp sets the gateway's
     /// address on every veth). It is shown with a link that is not a pod device, if there is one.
     fn add_host(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
-        let mut host_addresses: Vec<_> = facts.host.iter().collect();
-        host_addresses.sort_by_key(|h| (self.mirror.links.pod(h.ifindex).is_some(), h.ifindex));
-        for host in host_addresses {
-            let Some(link) = self.mirror.links.get(host.ifindex) else {
-                continue;
-            };
-            let scope = self.host_scope(address, host.ifindex);
+        let on_node = facts.assigned.iter().filter_map(|a| match a.on {
+            AssignedOn::Node(ifindex) => Some((self.mirror.links.get(ifindex)?, a)),
+            AssignedOn::Pod(..) | AssignedOn::Further(..) => None,
+        });
+        let mut on_node: Vec<_> = on_node.collect();
+        on_node.sort_by_key(|(link, _)| (link.is_pod(), link.link.ifindex));
+        for (link, host) in on_node {
+            let scope = self.host_scope(address, link.link.ifindex);
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
                 seen: host.seen.on_device_from(link.appeared),
@@ -322,14 +314,13 @@ impl ClaimContext<'_> {
         }
     }
 
-    pub(crate) fn add(
-        &self,
-        drafts: &mut Drafts,
-        scope: Scope,
-        link: &LinkState,
-        evidence: Evidence,
-        strength: Strength,
-    ) {
+    pub(crate) fn add(&self, drafts: &mut Drafts, support: Support<'_>) {
+        let Support {
+            scope,
+            link,
+            strength,
+            evidence,
+        } = support;
         let id = ClaimantId::Device(link.link.ifindex, link.generation);
         let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
             claimant: self.claimant(id, link),

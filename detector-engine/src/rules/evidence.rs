@@ -85,6 +85,13 @@ impl Claimant {
 }
 
 impl Evidence {
+    /// Whether the pod's end of the device has the address.
+    pub(crate) fn is_on_device(&self) -> bool {
+        let detail = self.detail.as_ref();
+        self.kind == EvidenceKind::Address
+            && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
+    }
+
     /// Whether it is certain, see [`EvidenceKind::is_certain`].
     #[must_use]
     pub fn is_certain(&self) -> bool {

@@ -149,7 +149,11 @@ impl Engine {
     /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.
     fn check_unusable(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
         let facts = self.mirror.facts.get(address);
-        let has_failed = facts.is_some_and(|f| f.assigned.iter().any(|a| a.info.dad_failed));
+        let has_failed = facts.is_some_and(|f| {
+            f.assigned
+                .iter()
+                .any(|a| a.info().is_some_and(|info| info.dad_failed))
+        });
         if !has_failed && !self.tracked.anomalies.tracks_unusable(address) {
             return;
         }

@@ -40,11 +40,10 @@ impl Engine {
 
     fn claims_in(&self, facts: &AddressFacts) -> Vec<AddressClaim> {
         let pod = |link: Option<&LinkState>| link.map(|link| ShareOwner::Device(link.link.ifindex));
-        let on_node = facts.host.iter().map(|_| ShareOwner::Node);
-        let peers = facts.assigned.iter().map(|assigned| assigned.peer);
-        let peers = peers.chain(facts.further.iter().map(|further| further.peer));
-        let in_pods = peers.filter_map(|peer| pod(self.mirror.links.pod_by_peer(peer)));
-        let assigned = on_node.chain(in_pods);
+        let assigned = facts.assigned.iter().filter_map(|a| match a.peer() {
+            None => Some(ShareOwner::Node),
+            Some(peer) => pod(self.mirror.links.pod_by_peer(peer)),
+        });
         let in_frames = facts.frames.iter().filter(|frame| !frame.tentative);
         let in_frames = in_frames.filter_map(|frame| pod(self.mirror.links.pod(frame.ifindex)));
         let by_neighbours = facts.neighbours.iter().filter_map(|entry| {

@@ -63,40 +63,53 @@ impl Engine {
         }
     }
 
-    /// An assignment of an address on `peer` was removed; the address is gone with the last one. `read` is the snapshot that
-    /// shows it, unless it was reported live.
-    pub(super) fn pod_address_gone(
+    /// An assignment of an address was removed; the address is gone with the last one. `read` is the snapshot that shows it,
+    /// unless it was reported live.
+    pub(super) fn address_gone(
         &mut self,
-        peer: Peer,
+        owner: Owner,
         id: AssignmentId,
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        match self.mirror.facts.remove_assignment(peer, id) {
-            RemovedAssignment::Last => self.pod_address_withdrawn(peer, id.address, at, read),
+        match self.mirror.facts.remove_assignment(owner, id) {
+            RemovedAssignment::Last => self.address_withdrawn(owner, id.address, at, read),
             RemovedAssignment::OthersRemain => {}
-            RemovedAssignment::Unknown => {
-                if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
-                    self.refused_on(device, BoundKind::Assignments);
+            RemovedAssignment::Unknown => match owner {
+                Owner::Link(_) => self.refused(BoundKind::Assignments),
+                Owner::Peer(peer) | Owner::Further(peer) => {
+                    let link = self.mirror.links.pod_by_peer(peer);
+                    if let Some(device) = link.map(|link| link.link.ifindex) {
+                        self.refused_on(device, BoundKind::Assignments);
+                    }
                 }
-            }
+            },
         }
     }
 
-    /// An address is no longer assigned on `peer`.
-    pub(super) fn pod_address_withdrawn(
+    /// An address is no longer assigned.
+    pub(super) fn address_withdrawn(
         &mut self,
-        peer: Peer,
+        owner: Owner,
         address: IpAddr,
         at: Timestamp,
         read: Option<&FinishedSnapshot>,
     ) {
-        let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) else {
-            return;
+        let of_pod = match owner {
+            Owner::Link(_) => None,
+            Owner::Peer(peer) | Owner::Further(peer) => {
+                let Some(link) = self.mirror.links.pod_by_peer(peer) else {
+                    return;
+                };
+                Some((link.link.ifindex, peer))
+            }
         };
-        if self.mirror.facts.unassign(peer, address) {
+        if self.mirror.facts.unassign(owner, address) {
             self.dirty.insert(address);
         }
+        let Some((device, peer)) = of_pod else {
+            return;
+        };
         self.pod_evidence_withdrawn(device, address, at, read);
         self.withdraw_in_namespace(peer.nsid, address, at, read);
         if !self.mirror.facts.has_address_like(peer, address) {
@@ -211,20 +224,6 @@ impl Engine {
                 self.refused(BoundKind::HostAddresses);
             }
             StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
-        }
-    }
-
-    pub(super) fn host_address_gone(&mut self, ifindex: IfIndex, id: AssignmentId) {
-        match self.mirror.facts.remove_host_assignment(ifindex, id) {
-            RemovedAssignment::Last => self.host_address_withdrawn(ifindex, id.address),
-            RemovedAssignment::OthersRemain => {}
-            RemovedAssignment::Unknown => self.refused(BoundKind::Assignments),
-        }
-    }
-
-    pub(super) fn host_address_withdrawn(&mut self, ifindex: IfIndex, address: IpAddr) {
-        if self.mirror.facts.unassign_host(ifindex, address) {
-            self.dirty.insert(address);
         }
     }
 

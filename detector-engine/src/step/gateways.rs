@@ -12,7 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::{
-    mirror::{facts::Owner, links::LinkState},
+    mirror::{
+        facts::{AddressFacts, Owner},
+        links::LinkState,
+    },
     model::{
         anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
         effect::Effect,
@@ -111,7 +114,7 @@ impl Engine {
             .mirror
             .facts
             .get(target)
-            .is_some_and(|f| !f.host.is_empty());
+            .is_some_and(AddressFacts::is_on_node);
         match target {
             IpAddr::V4(_) if is_link_local(target) => {
                 target == PLUGIN_GATEWAY || (is_on_node && self.is_on_subnet(link, target))
@@ -130,16 +133,16 @@ impl Engine {
 
     /// The subnets of a pod's addresses of the family of `target`.
     fn subnets(&self, link: &LinkState, target: IpAddr) -> impl Iterator<Item = IpNet> {
-        let peer = link.link.peer;
-        let addresses = peer.map(|peer| self.mirror.facts.owned_by(Owner::Peer(peer)));
+        let owner = link.link.peer.map(Owner::Peer);
+        let addresses = owner.map(|owner| self.mirror.facts.owned_by(owner));
         addresses
             .into_iter()
             .flatten()
             .filter(move |address| address.is_ipv4() == target.is_ipv4())
             .filter_map(move |address| {
-                let mut assigned = self.mirror.facts.get(address)?.assigned.iter();
-                let of_peer = assigned.find(|a| Some(a.peer) == peer)?;
-                IpNet::new(address, of_peer.info.prefix_len).ok()
+                let facts = self.mirror.facts.get(address)?;
+                let assigned = facts.assigned_to(owner?)?.info()?;
+                IpNet::new(address, assigned.prefix_len).ok()
             })
     }
 

@@ -13,12 +13,22 @@ use crate::{
     model::{
         effect::{BoundKind, Effect},
         observation::{
-            AssignedAddress, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace, Timestamp,
+            AssignedAddress, AssignmentId, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace,
+            Timestamp,
         },
         snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
     },
     step::Engine,
 };
+
+/// Whether a live update of an assignment, or of the link that had it, is newer than a snapshot.
+fn is_outdated(finished: &FinishedSnapshot, owner: Owner, id: AssignmentId) -> bool {
+    let is_of_earlier_link = match owner {
+        Owner::Link(ifindex) => finished.is_outdated(&StateKey::LinkIdentity(ifindex)),
+        Owner::Peer(_) | Owner::Further(_) => false,
+    };
+    is_of_earlier_link || finished.is_outdated(&StateKey::Assignment(owner, id))
+}
 
 impl Engine {
     pub(super) fn merge_snapshot(
@@ -204,15 +214,19 @@ impl Engine {
                 BoundKind::AddressChanges,
                 BoundKind::FurtherAddresses,
             ];
-            let owner = BoundOwner::Device(device);
-            self.reads.refusals.read(owner, &bounds, finished.started());
+            let bounded = BoundOwner::Device(device);
+            self.reads
+                .refusals
+                .read(bounded, &bounds, finished.started());
+            let owner = Owner::Peer(pod.peer);
             if pod.is_truncated {
                 self.refused_on(device, BoundKind::Addresses);
             } else {
-                self.remove_absent_addresses(finished, pod.peer, &addresses, at);
+                let present = addresses.iter().map(|info| (owner, info.id())).collect();
+                self.remove_absent_addresses(finished, &[owner], &present, at);
             }
             for info in addresses {
-                if !finished.is_outdated(&StateKey::PodAssignment(pod.peer, info.id())) {
+                if !finished.is_outdated(&StateKey::Assignment(owner, info.id())) {
                     self.pod_address(pod.peer, info, at, false);
                 }
             }
@@ -236,28 +250,28 @@ impl Engine {
         }
     }
 
-    /// Removes the addresses that are not on a peer any more.
+    /// Removes the addresses of these owners that a snapshot does not contain.
     fn remove_absent_addresses(
         &mut self,
         finished: &FinishedSnapshot,
-        peer: Peer,
-        addresses: &[AssignedAddress],
+        owners: &[Owner],
+        present: &HashSet<(Owner, AssignmentId)>,
         at: Timestamp,
     ) {
-        let present: HashSet<_> = addresses.iter().map(AssignedAddress::id).collect();
-        let listed: HashSet<_> = addresses.iter().map(|a| a.address).collect();
-        for address in self.mirror.facts.overflowed_assignments(peer) {
-            if !finished.is_outdated(&StateKey::PodAddress(peer, address))
-                && self.mirror.facts.forget_overflow(peer, address)
-                && !listed.contains(&address)
-            {
-                self.pod_address_withdrawn(peer, address, at, Some(finished));
+        let listed: HashSet<_> = present.iter().map(|(o, id)| (*o, id.address)).collect();
+        for owner in owners.iter().copied() {
+            for address in self.mirror.facts.overflowed_assignments(owner) {
+                if !finished.is_outdated(&StateKey::Address(owner, address))
+                    && self.mirror.facts.forget_overflow(owner, address)
+                    && !listed.contains(&(owner, address))
+                {
+                    self.address_withdrawn(owner, address, at, Some(finished));
+                }
             }
-        }
-        let is_outdated = |id| finished.is_outdated(&StateKey::PodAssignment(peer, id));
-        for gone in self.mirror.facts.assignments(peer) {
-            if !present.contains(&gone) && !is_outdated(gone) {
-                self.pod_address_gone(peer, gone, at, Some(finished));
+            for gone in self.mirror.facts.assignments(owner) {
+                if !present.contains(&(owner, gone)) && !is_outdated(finished, owner, gone) {
+                    self.address_gone(owner, gone, at, Some(finished));
+                }
             }
         }
     }
@@ -269,31 +283,15 @@ impl Engine {
         is_truncated: bool,
         at: Timestamp,
     ) {
-        let present: HashSet<_> = host.iter().map(|(i, info)| (*i, info.id())).collect();
-        let listed: HashSet<_> = host.iter().map(|(i, info)| (*i, info.address)).collect();
-        let mut overflowed = self.mirror.facts.overflowed_host_assignments();
-        overflowed.retain(|_| !is_truncated);
-        for (ifindex, address) in overflowed {
-            if !finished.is_outdated(&StateKey::HostAddress(ifindex, address))
-                && self.mirror.facts.forget_host_overflow(ifindex, address)
-                && !listed.contains(&(ifindex, address))
-            {
-                self.host_address_withdrawn(ifindex, address);
-            }
-        }
-        let is_outdated = |(i, id)| {
-            finished.is_outdated(&StateKey::HostAssignment(i, id))
-                || finished.is_outdated(&StateKey::LinkIdentity(i))
-        };
-        let known = self.mirror.facts.host_assignments();
-        let gone: Vec<_> = known
-            .filter(|host| !is_truncated && !present.contains(host) && !is_outdated(*host))
-            .collect();
-        for (ifindex, id) in gone {
-            self.host_address_gone(ifindex, id);
+        if !is_truncated {
+            let assignment =
+                |(link, info): &(IfIndex, AssignedAddress)| (Owner::Link(*link), info.id());
+            let present = host.iter().map(assignment).collect();
+            let links = self.mirror.facts.links_with_addresses();
+            self.remove_absent_addresses(finished, &links, &present, at);
         }
         for (ifindex, info) in host {
-            if !is_outdated((*ifindex, info.id())) {
+            if !is_outdated(finished, Owner::Link(*ifindex), info.id()) {
                 self.host_address(*ifindex, *info, at, false);
             }
         }

@@ -43,7 +43,7 @@ use crate::{
         conflict::{Conflict, Reported},
         effect::{DropCounters, Effect},
         observation::{
-            IfIndex, Neighbour, NudState, Observation, Peer, TimedObservation, Timestamp,
+            IfIndex, Neighbour, NudState, Observation, Owner, Peer, TimedObservation, Timestamp,
         },
         settings::Settings,
     },
@@ -174,11 +174,13 @@ impl Engine {
             }
             Observation::PodAddressGone(peer, id) => {
                 if self.may_change(peer, id.address, now, effects) {
-                    self.pod_address_gone(peer, id, at, None);
+                    self.address_gone(Owner::Peer(peer), id, at, None);
                 }
             }
             Observation::HostAddress(ifindex, info) => self.host_address(ifindex, info, at, true),
-            Observation::HostAddressGone(ifindex, id) => self.host_address_gone(ifindex, id),
+            Observation::HostAddressGone(ifindex, id) => {
+                self.address_gone(Owner::Link(ifindex), id, at, None);
+            }
             Observation::Neighbour(neighbour) => {
                 self.touch_evidence(&neighbour);
                 self.neighbour(neighbour, at, true);

@@ -13,7 +13,7 @@ use crate::{
     hash::HashSet,
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
     mirror::{
-        facts::{FrameFact, StoreOutcome},
+        facts::{FrameFact, Owner, StoreOutcome},
         links::LinkState,
     },
     model::{
@@ -198,7 +198,7 @@ impl Engine {
         // The address may have been removed while the device was not known yet.
         let untagged = restored.vlan == Vlan::default();
         if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
-            && finished.is_outdated(&StateKey::PodAddress(peer, address))
+            && finished.is_outdated(&StateKey::Address(Owner::Peer(peer), address))
             && !self
                 .mirror
                 .facts

@@ -15,11 +15,19 @@ impl Engine {
     /// some of the state because of a bound.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
         let link = &self.mirror.links.pod(ifindex)?.link;
-        let has_overflowed = |peer| !self.mirror.facts.overflowed_assignments(peer).is_empty();
+        let has_overflowed = |peer| {
+            !self
+                .mirror
+                .facts
+                .overflowed_assignments(Owner::Peer(peer))
+                .is_empty()
+        };
         if self.reads.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
             return None;
         }
-        let addresses = link.peer.map(|peer| self.mirror.facts.assignments(peer));
+        let addresses = link
+            .peer
+            .map(|peer| self.mirror.facts.assignments(Owner::Peer(peer)));
         let neighbours = self.mirror.facts.owned_by(Owner::Link(ifindex)).into_iter();
         Some(DeviceState {
             peer: link.peer,

@@ -143,7 +143,7 @@ impl Engine {
     fn remove_peer_claims(&mut self, device: IfIndex, peer: Peer, at: Timestamp) {
         // What was seen of an address on a further interface followed from that. Without the interface it would count against
         // others that share the address.
-        for address in self.mirror.facts.further_of(peer).collect::<Vec<_>>() {
+        for address in self.mirror.facts.owned_by(Owner::Further(peer)) {
             self.pod_evidence_withdrawn(device, address, at, None);
         }
         for address in self.mirror.facts.remove_peer(peer) {
@@ -286,9 +286,9 @@ impl Engine {
         self.dirty
             .extend(self.mirror.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.mirror.links.pod(ifindex).and_then(|l| l.link.peer) {
-            self.dirty
-                .extend(self.mirror.facts.owned_by(Owner::Peer(peer)));
-            self.dirty.extend(self.mirror.facts.further_of(peer));
+            for owner in [Owner::Peer(peer), Owner::Further(peer)] {
+                self.dirty.extend(self.mirror.facts.owned_by(owner));
+            }
         }
         let behind = self.mirror.fdb.behind_port(ifindex);
         self.mark_behind_dirty(&behind);

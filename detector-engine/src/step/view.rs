@@ -289,7 +289,6 @@ impl<'e> View<'e> {
             return Vec::new();
         };
         let may_be_certain = !facts.assigned.is_empty()
-            || !facts.further.is_empty()
             || facts
                 .neighbours
                 .iter()

@@ -125,24 +125,33 @@ fn assignments_of_an_address_are_touched_each() {
         let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
         let mut snapshots = InFlightSnapshots::default();
         snapshots.start(FIRST);
-        snapshots.touch(StateKey::PodAssignment(peer(1), id));
-        snapshots.touch(StateKey::PodAddress(peer(1), ip("10.0.0.1")));
-        snapshots.touch(StateKey::HostAssignment(9, id));
-        snapshots.touch(StateKey::HostAddress(9, ip("10.0.0.1")));
+        snapshots.touch(StateKey::Assignment(Owner::Peer(peer(1)), id));
+        snapshots.touch(StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.1")));
+        snapshots.touch(StateKey::Assignment(Owner::Link(9), id));
+        snapshots.touch(StateKey::Address(Owner::Link(9), ip("10.0.0.1")));
         let SnapshotOutcome::Usable(done) = snapshots.finish(FIRST, SnapshotScope::Node) else {
             panic!("/{prefix_len}: the snapshot was started");
         };
         let other = assigned_with_prefix("10.0.0.1", 8).id();
         for (key, outdated) in [
-            (StateKey::PodAssignment(peer(1), id), true),
-            (StateKey::PodAssignment(peer(1), other), false),
-            (StateKey::PodAddress(peer(1), ip("10.0.0.1")), true),
-            (StateKey::PodAddress(peer(1), ip("10.0.0.2")), false),
-            (StateKey::PodAddress(peer(2), ip("10.0.0.1")), false),
-            (StateKey::HostAssignment(9, id), true),
-            (StateKey::HostAssignment(9, other), false),
-            (StateKey::HostAddress(9, ip("10.0.0.1")), true),
-            (StateKey::HostAddress(8, ip("10.0.0.1")), false),
+            (StateKey::Assignment(Owner::Peer(peer(1)), id), true),
+            (StateKey::Assignment(Owner::Peer(peer(1)), other), false),
+            (
+                StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.1")),
+                true,
+            ),
+            (
+                StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.2")),
+                false,
+            ),
+            (
+                StateKey::Address(Owner::Peer(peer(2)), ip("10.0.0.1")),
+                false,
+            ),
+            (StateKey::Assignment(Owner::Link(9), id), true),
+            (StateKey::Assignment(Owner::Link(9), other), false),
+            (StateKey::Address(Owner::Link(9), ip("10.0.0.1")), true),
+            (StateKey::Address(Owner::Link(8), ip("10.0.0.1")), false),
         ] {
             assert_eq!(done.is_outdated(&key), outdated, "/{prefix_len} {key:?}");
         }

@@ -1,4 +1,4 @@
-//! Addresses assigned to the pods' ends of devices and to the node's own links.
+//! Addresses assigned to the pods' ends of devices, to further interfaces of pods and to the node's own links.
 //!
 //! Linux may have one IPv4 address several times on one link, each added and removed on its own
 //! ([`AssignmentId`]). All of them are one fact, which ends with the last of them.
@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::{
-    mirror::facts::{Facts, Owner, StoreOutcome, contest::Claimer},
+    mirror::facts::{Facts, StoreOutcome, contest::Claimer},
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, IfIndex, Peer, Timestamp, Vlan},
+        observation::{AssignedAddress, AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp, Vlan},
         scope::{is_like, is_link_local},
         settings::Bounds,
+        snapshot::FurtherPlace,
     },
     small_set::{SmallSet, push_compact},
 };
@@ -23,7 +24,7 @@ use crate::{
 pub const MAX_ASSIGNMENTS: usize = 16;
 
 /// The assignments of one address on one link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Assignments {
     known: SmallSet<IpNet>,
     /// There were more than are known. Which of those still exist, only a snapshot shows.
@@ -78,28 +79,86 @@ impl Assignments {
     }
 }
 
-/// An address assigned inside a pod's namespace.
+/// The interface that has an address.
+#[derive(Clone, Debug)]
+pub(crate) enum AssignedOn {
+    /// A link of the node.
+    Node(IfIndex),
+    /// The pod's end of a device; the address as last reported.
+    Pod(Peer, AssignedAddress),
+    /// Another interface of a pod, as it concerns the device of this peer. Only snapshots show these.
+    Further(Peer, FurtherInterface),
+}
+
+/// A further interface of a pod with an address.
+#[derive(Clone, Debug)]
+pub(crate) struct FurtherInterface {
+    pub(crate) name: String,
+    /// The hardware address that it answers with, if it is not the peer's.
+    pub(crate) mac: Option<Mac>,
+    pub(crate) place: FurtherPlace,
+}
+
+/// An address that an interface of the node or of a pod has.
 #[derive(Clone, Debug)]
 pub(crate) struct Assigned {
-    pub(crate) peer: Peer,
-    /// As last reported.
-    pub(crate) info: AssignedAddress,
+    pub(crate) on: AssignedOn,
+    /// None on further interfaces.
     assignments: Assignments,
     pub(crate) seen: Seen,
 }
 
 impl Assigned {
-    pub(super) fn new(
+    pub(super) fn on_pod(
         peer: Peer,
         info: AssignedAddress,
         assignments: Assignments,
         seen: Seen,
     ) -> Self {
         Self {
-            peer,
-            info,
+            on: AssignedOn::Pod(peer, info),
             assignments,
             seen,
+        }
+    }
+
+    pub(super) fn on_further(peer: Peer, interface: FurtherInterface, seen: Seen) -> Self {
+        Self {
+            on: AssignedOn::Further(peer, interface),
+            assignments: Assignments::default(),
+            seen,
+        }
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        match self.on {
+            AssignedOn::Node(ifindex) => Owner::Link(ifindex),
+            AssignedOn::Pod(peer, _) => Owner::Peer(peer),
+            AssignedOn::Further(peer, _) => Owner::Further(peer),
+        }
+    }
+
+    /// The peer of the device that it concerns; `None` on the node.
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        match self.on {
+            AssignedOn::Node(_) => None,
+            AssignedOn::Pod(peer, _) | AssignedOn::Further(peer, _) => Some(peer),
+        }
+    }
+
+    /// The address as reported of the pod's end of a device.
+    pub(crate) fn info(&self) -> Option<&AssignedAddress> {
+        match &self.on {
+            AssignedOn::Pod(_, info) => Some(info),
+            AssignedOn::Node(_) | AssignedOn::Further(..) => None,
+        }
+    }
+
+    /// The further interface of a pod that has it.
+    pub(crate) fn further(&self) -> Option<(Peer, &FurtherInterface)> {
+        match &self.on {
+            AssignedOn::Further(peer, interface) => Some((*peer, interface)),
+            AssignedOn::Node(_) | AssignedOn::Pod(..) => None,
         }
     }
 
@@ -107,14 +166,6 @@ impl Assigned {
     pub(super) fn ids(&self, address: IpAddr) -> impl Iterator<Item = AssignmentId> + '_ {
         self.assignments.ids(address)
     }
-}
-
-/// An address of the node itself.
-#[derive(Clone, Debug)]
-pub(crate) struct HostAddress {
-    pub(crate) ifindex: IfIndex,
-    assignments: Assignments,
-    pub(crate) seen: Seen,
 }
 
 impl Facts {
@@ -128,13 +179,13 @@ impl Facts {
         bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
-        if let Some(known) = self.assigned_mut(peer, address) {
+        if let Some(known) = self.assigned_mut(Owner::Peer(peer), address) {
             known.seen.last = at;
             known.assignments.add(info.id());
             // The state of duplicate address detection does not affect claims. It is shown in the evidence, and an address
             // for which it failed may be an anomaly.
-            let is_same = known.info.dad_failed == info.dad_failed;
-            known.info = info;
+            let is_same = known.info().map(|known| known.dad_failed) == Some(info.dad_failed);
+            known.on = AssignedOn::Pod(peer, info);
             return if is_same {
                 StoreOutcome::Refreshed
             } else {
@@ -157,19 +208,15 @@ impl Facts {
         }
         let mut assignments = known.unwrap_or_else(|| Assignments::new(info.id()));
         assignments.add(info.id());
-        self.push_assigned(Assigned::new(
-            peer,
-            info,
-            assignments,
-            Seen::once(at, beginning),
-        ));
+        let seen = Seen::once(at, beginning);
+        let added = Assigned::on_pod(peer, info, assignments, seen);
+        self.insert_assigned(address, added);
         self.promote(address, at, bounds);
         StoreOutcome::Changed
     }
 
-    pub(super) fn push_assigned(&mut self, assigned: Assigned) {
-        let address = assigned.info.address;
-        let owned = self.owners.entry(Owner::Peer(assigned.peer)).or_default();
+    pub(super) fn insert_assigned(&mut self, address: IpAddr, assigned: Assigned) {
+        let owned = self.owners.entry(assigned.owner()).or_default();
         owned.insert(address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.assigned, assigned);
@@ -193,28 +240,35 @@ impl Facts {
         owned.is_none_or(|owned| owned.iter().all(|address| is_link_local(*address)))
     }
 
-    /// Removes one assignment of an address on `peer`. The address itself stays until
-    /// [`Facts::unassign`].
-    pub(crate) fn remove_assignment(&mut self, peer: Peer, id: AssignmentId) -> RemovedAssignment {
-        match self.assigned_mut(peer, id.address) {
-            Some(known) => known.assignments.remove(id),
-            None => self
-                .overflow
-                .remove(peer, id)
-                .unwrap_or(RemovedAssignment::Last),
+    /// Removes one assignment of an address. The address itself stays until [`Facts::unassign`].
+    pub(crate) fn remove_assignment(
+        &mut self,
+        owner: Owner,
+        id: AssignmentId,
+    ) -> RemovedAssignment {
+        if let Some(known) = self.assigned_mut(owner, id.address) {
+            return known.assignments.remove(id);
+        }
+        let beyond = match owner {
+            Owner::Peer(peer) => self.overflow.remove(peer, id),
+            Owner::Link(_) | Owner::Further(_) => None,
+        };
+        beyond.unwrap_or(RemovedAssignment::Last)
+    }
+
+    /// The known assignments of an owner.
+    pub(crate) fn assignments(&self, owner: Owner) -> Vec<AssignmentId> {
+        let assigned = self.assigned_of(owner);
+        let ids = assigned.flat_map(|(address, a)| a.ids(address));
+        match owner {
+            Owner::Peer(peer) => ids.chain(self.overflow.ids(peer)).collect(),
+            Owner::Link(_) | Owner::Further(_) => ids.collect(),
         }
     }
 
-    /// The known assignments on `peer`.
-    pub(crate) fn assignments(&self, peer: Peer) -> Vec<AssignmentId> {
-        let assigned = self.assigned_on(peer);
-        let ids = assigned.flat_map(|(address, a)| a.assignments.ids(address));
-        ids.chain(self.overflow.ids(peer)).collect()
-    }
-
-    /// The addresses on `peer` that have, or had, more assignments than are known.
-    pub(crate) fn overflowed_assignments(&self, peer: Peer) -> Vec<IpAddr> {
-        self.assigned_on(peer)
+    /// The addresses that have, or had, more assignments than are known.
+    pub(crate) fn overflowed_assignments(&self, owner: Owner) -> Vec<IpAddr> {
+        self.assigned_of(owner)
             .filter(|(_, a)| a.assignments.overflowed)
             .map(|(address, _)| address)
             .collect()
@@ -222,38 +276,47 @@ impl Facts {
 
     /// A snapshot is about to name all assignments of an address that has more than are known.
     /// `true` if none is known, so that the address is gone unless the snapshot contains it.
-    pub(crate) fn forget_overflow(&mut self, peer: Peer, address: IpAddr) -> bool {
-        self.assigned_mut(peer, address).is_some_and(|known| {
+    pub(crate) fn forget_overflow(&mut self, owner: Owner, address: IpAddr) -> bool {
+        self.assigned_mut(owner, address).is_some_and(|known| {
             known.assignments.overflowed = false;
             known.assignments.known.is_empty()
         })
     }
 
-    fn assigned_on(&self, peer: Peer) -> impl Iterator<Item = (IpAddr, &Assigned)> {
-        let owned = self.owners.get(&Owner::Peer(peer));
+    fn assigned_of(&self, owner: Owner) -> impl Iterator<Item = (IpAddr, &Assigned)> {
+        let owned = self.owners.get(&owner);
         let addresses = owned.into_iter().flat_map(SmallSet::iter);
         addresses.filter_map(move |address| {
-            let mut assigned = self.by_address.get(address)?.assigned.iter();
-            Some((*address, assigned.find(|a| a.peer == peer)?))
+            let facts = self.by_address.get(address)?;
+            Some((*address, facts.assigned_to(owner)?))
         })
     }
 
-    fn assigned_mut(&mut self, peer: Peer, address: IpAddr) -> Option<&mut Assigned> {
+    pub(super) fn assigned_mut(&mut self, owner: Owner, address: IpAddr) -> Option<&mut Assigned> {
         let entry = self.by_address.get_mut(&address)?;
-        entry.assigned.iter_mut().find(|a| a.peer == peer)
+        entry.assigned.iter_mut().find(|a| a.owner() == owner)
     }
 
-    /// The address is no longer assigned on `peer`. `true` if it was.
-    pub(crate) fn unassign(&mut self, peer: Peer, address: IpAddr) -> bool {
-        let mut removed = false;
-        if let Some(entry) = self.by_address.get_mut(&address) {
-            let before = entry.assigned.len();
-            entry.assigned.retain(|a| a.peer != peer);
-            removed = entry.assigned.len() != before;
+    /// The owner no longer has the address. `true` if it had.
+    pub(crate) fn unassign(&mut self, owner: Owner, address: IpAddr) -> bool {
+        let Some(entry) = self.by_address.get_mut(&address) else {
+            return false;
+        };
+        let before = entry.assigned.len();
+        entry.assigned.retain(|a| a.owner() != owner);
+        let was_assigned = entry.assigned.len() != before;
+        match owner {
+            Owner::Link(ifindex) => {
+                if was_assigned {
+                    self.host_count -= 1;
+                    self.presence.remove(ifindex, address);
+                }
+                self.unindex_link(ifindex, address);
+            }
+            Owner::Peer(_) | Owner::Further(_) => self.unindex(owner, address),
         }
-        self.unindex(Owner::Peer(peer), address);
         self.drop_if_empty(address);
-        removed
+        was_assigned
     }
 
     /// The address was removed in the pod behind `device`: removes its untagged frame claims.
@@ -270,19 +333,19 @@ impl Facts {
 
     /// Removes the addresses assigned on a pod's end, and those that the pod answers for there.
     pub(crate) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
-        let mut addresses = self.owned_by(Owner::Peer(peer));
-        for address in &addresses {
-            if let Some(entry) = self.by_address.get_mut(address) {
-                entry.assigned.retain(|a| a.peer != peer);
-            }
-            self.drop_if_empty(*address);
-        }
-        self.owners.remove(&Owner::Peer(peer));
         self.overflow.remove_peer(peer);
-        addresses.extend(self.remove_further_of(peer));
-        addresses
+        self.further_beyond.remove(&peer);
+        let mut removed = Vec::new();
+        for owner in [Owner::Peer(peer), Owner::Further(peer)] {
+            for address in self.owned_by(owner) {
+                self.unassign(owner, address);
+                removed.push(address);
+            }
+        }
+        removed
     }
 
+    /// Adds an address of the node.
     pub(crate) fn assign_host(
         &mut self,
         ifindex: IfIndex,
@@ -291,7 +354,7 @@ impl Facts {
         bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
-        if let Some(known) = self.host_mut(ifindex, address) {
+        if let Some(known) = self.assigned_mut(Owner::Link(ifindex), address) {
             known.seen.last = at;
             known.assignments.add(info.id());
             return StoreOutcome::Refreshed;
@@ -299,80 +362,23 @@ impl Facts {
         if self.host_count >= bounds.kernel_entries {
             return StoreOutcome::Refused;
         }
-        let entry = self.by_address.entry(address).or_default();
-        let added = HostAddress {
-            ifindex,
+        let added = Assigned {
+            on: AssignedOn::Node(ifindex),
             assignments: Assignments::new(info.id()),
             seen: Seen::once(at, beginning),
         };
-        push_compact(&mut entry.host, added);
+        self.insert_assigned(address, added);
         self.host_count += 1;
         self.presence.add(ifindex, address);
-        self.index_link(ifindex, address);
         self.promote(address, at, bounds);
         StoreOutcome::Changed
     }
 
-    /// Removes one assignment of a node's address. The address itself stays until
-    /// [`Facts::unassign_host`].
-    pub(crate) fn remove_host_assignment(
-        &mut self,
-        ifindex: IfIndex,
-        id: AssignmentId,
-    ) -> RemovedAssignment {
-        self.host_mut(ifindex, id.address)
-            .map_or(RemovedAssignment::Last, |known| {
-                known.assignments.remove(id)
-            })
-    }
-
-    pub(crate) fn unassign_host(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
-        let Some(entry) = self.by_address.get_mut(&address) else {
-            return false;
+    /// The links of the node that have addresses.
+    pub(crate) fn links_with_addresses(&self) -> Vec<Owner> {
+        let is_assigned = |owner: &Owner| {
+            matches!(owner, Owner::Link(_)) && self.assigned_of(*owner).next().is_some()
         };
-        let before = entry.host.len();
-        entry.host.retain(|h| h.ifindex != ifindex);
-        let gone = before - entry.host.len();
-        self.host_count -= gone;
-        if gone > 0 {
-            self.presence.remove(ifindex, address);
-        }
-        self.unindex_link(ifindex, address);
-        self.drop_if_empty(address);
-        gone > 0
-    }
-
-    /// The known assignments of the node's own addresses, with their links.
-    pub(crate) fn host_assignments(&self) -> impl Iterator<Item = (IfIndex, AssignmentId)> + '_ {
-        self.by_address.iter().flat_map(|(address, facts)| {
-            facts.host.iter().flat_map(|h| {
-                let ids = h.assignments.ids(*address);
-                ids.map(|id| (h.ifindex, id))
-            })
-        })
-    }
-
-    /// The node's addresses that have, or had, more assignments than are known.
-    pub(crate) fn overflowed_host_assignments(&self) -> Vec<(IfIndex, IpAddr)> {
-        let addresses = self.by_address.iter();
-        addresses
-            .flat_map(|(address, facts)| {
-                let overflowed = facts.host.iter().filter(|h| h.assignments.overflowed);
-                overflowed.map(|h| (h.ifindex, *address))
-            })
-            .collect()
-    }
-
-    /// As [`Facts::forget_overflow`], for an address of the node.
-    pub(crate) fn forget_host_overflow(&mut self, ifindex: IfIndex, address: IpAddr) -> bool {
-        self.host_mut(ifindex, address).is_some_and(|known| {
-            known.assignments.overflowed = false;
-            known.assignments.known.is_empty()
-        })
-    }
-
-    fn host_mut(&mut self, ifindex: IfIndex, address: IpAddr) -> Option<&mut HostAddress> {
-        let entry = self.by_address.get_mut(&address)?;
-        entry.host.iter_mut().find(|h| h.ifindex == ifindex)
+        self.owners.keys().copied().filter(is_assigned).collect()
     }
 }

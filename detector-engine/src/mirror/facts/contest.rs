@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::facts::{AddressFacts, Facts},
+    mirror::facts::{AddressFacts, AssignedOn, Facts},
     model::{
         observation::{IfIndex, Peer},
         settings::Bounds,
@@ -93,17 +93,17 @@ impl Facts {
                 Rival::BeyondBound
             }
         };
-        let assigned = facts.assigned.iter().filter(|a| !claimer.is_peer(a.peer));
-        let assigned = assigned.map(|a| rival(self.assigned_count(a.peer)));
-        let further = facts.further.iter().filter(|f| !claimer.is_peer(f.peer));
-        let further = further.map(|_| Rival::WithinBound);
-        let host = facts.host.iter().map(|_| Rival::WithinBound);
+        let assigned = facts.assigned.iter();
+        let assigned = assigned.filter(|a| !a.peer().is_some_and(|peer| claimer.is_peer(peer)));
+        let assigned = assigned.map(|a| match a.on {
+            AssignedOn::Pod(peer, _) => rival(self.assigned_count(peer)),
+            AssignedOn::Node(_) | AssignedOn::Further(..) => Rival::WithinBound,
+        });
         let others = |ifindex: IfIndex| ifindex != claimer.device;
         let neighbours = facts.neighbours.iter().filter(|n| others(n.ifindex));
         let neighbours = neighbours.map(|n| rival(self.neighbours.of(n.ifindex)));
         let frames = facts.frames.iter().filter(|f| others(f.ifindex));
         let frames = frames.map(|f| rival(self.frames.of(f.ifindex)));
-        let rivals = assigned.chain(further).chain(host);
-        rivals.chain(neighbours).chain(frames).max()
+        assigned.chain(neighbours).chain(frames).max()
     }
 }

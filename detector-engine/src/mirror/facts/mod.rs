@@ -18,12 +18,12 @@ mod restored;
 use std::{collections::BTreeSet, net::IpAddr};
 
 pub use assigned::MAX_ASSIGNMENTS;
-pub(crate) use assigned::{Assigned, HostAddress, RemovedAssignment};
+pub(crate) use assigned::{Assigned, AssignedOn, FurtherInterface, RemovedAssignment};
 pub(crate) use contest::Claimer;
 pub(crate) use frames::FrameFact;
-pub(crate) use further::FurtherFact;
 pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
+pub(crate) use crate::model::kernel_objects::Owner;
 use crate::{
     hash::{HashMap, HashSet},
     mirror::topology::L3Presence,
@@ -37,30 +37,33 @@ use removals::RecentRemovals;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressFacts {
     pub(crate) assigned: Vec<Assigned>,
-    pub(crate) host: Vec<HostAddress>,
     pub(crate) neighbours: Vec<NeighbourFact>,
     pub(crate) frames: Vec<FrameFact>,
-    pub(crate) further: Vec<FurtherFact>,
 }
 
 impl AddressFacts {
     fn is_empty(&self) -> bool {
-        self.assigned.is_empty()
-            && self.host.is_empty()
-            && self.neighbours.is_empty()
-            && self.frames.is_empty()
-            && self.further.is_empty()
+        self.assigned.is_empty() && self.neighbours.is_empty() && self.frames.is_empty()
     }
 
     /// Whether these facts can make two claimants.
     pub(crate) fn can_conflict(&self) -> bool {
         let by_neighbours = self.neighbours.iter().map(|n| 1 + n.former.len());
-        let others = self.assigned.len() + self.host.len() + self.frames.len() + self.further.len();
-        others + by_neighbours.sum::<usize>() > 1
+        self.assigned.len() + self.frames.len() + by_neighbours.sum::<usize>() > 1
+    }
+
+    /// The address as this owner has it assigned.
+    pub(crate) fn assigned_to(&self, owner: Owner) -> Option<&Assigned> {
+        self.assigned.iter().find(|a| a.owner() == owner)
     }
 
     pub(crate) fn is_assigned_on(&self, peer: Peer) -> bool {
-        self.assigned.iter().any(|a| a.peer == peer)
+        self.assigned_to(Owner::Peer(peer)).is_some()
+    }
+
+    /// Whether a further interface has the address, in a way that concerns the device of `peer`.
+    pub(crate) fn is_further_on(&self, peer: Peer) -> bool {
+        self.assigned_to(Owner::Further(peer)).is_some()
     }
 
     /// Whether the pod has the address on `peer`, or on a further interface that concerns it.
@@ -70,17 +73,20 @@ impl AddressFacts {
 
     /// Whether an interface in this namespace has the address.
     pub(crate) fn is_in(&self, nsid: NsId) -> bool {
-        let assigned = self.assigned.iter().map(|a| a.peer);
-        let further = self.further.iter().map(|f| f.peer);
-        assigned.chain(further).any(|peer| peer.nsid == nsid)
+        let mut peers = self.assigned.iter().filter_map(Assigned::peer);
+        peers.any(|peer| peer.nsid == nsid)
     }
-}
 
-/// The owner of facts: a link of the node, or the pod's end of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Owner {
-    Link(IfIndex),
-    Peer(Peer),
+    /// Whether the node has the address.
+    pub(crate) fn is_on_node(&self) -> bool {
+        let on_node = |a: &Assigned| matches!(a.on, AssignedOn::Node(_));
+        self.assigned.iter().any(on_node)
+    }
+
+    /// The further interfaces of pods that have the address.
+    pub(crate) fn further(&self) -> impl Iterator<Item = (Peer, &FurtherInterface)> {
+        self.assigned.iter().filter_map(Assigned::further)
+    }
 }
 
 /// The result of storing a fact.
@@ -124,9 +130,7 @@ pub(crate) struct Facts {
     /// Boxed: a table has up to twice as many places as entries.
     by_address: HashMap<IpAddr, Box<AddressFacts>>,
     owners: HashMap<Owner, SmallSet<IpAddr>>,
-    /// The addresses of [`AddressFacts::further`] by peer.
-    further: HashMap<Peer, HashSet<IpAddr>>,
-    /// Those beyond the bound of their peer: stored once another claims the address too.
+    /// Addresses on further interfaces beyond the bound of their peer: stored once another claims the address too.
     further_beyond: HashMap<Peer, HashSet<IpAddr>>,
     /// Peers with such an address that another claims since last taken.
     further_contested: BTreeSet<Peer>,
@@ -186,7 +190,7 @@ impl Facts {
         for address in &addresses {
             self.remove_frames(ifindex, *address, |_| true);
             self.remove_neighbour(ifindex, *address);
-            self.unassign_host(ifindex, *address);
+            self.unassign(Owner::Link(ifindex), *address);
         }
         addresses
     }
@@ -212,7 +216,7 @@ impl Facts {
         let still = self.by_address.get(&address).is_some_and(|entry| {
             entry.frames.iter().any(|f| f.ifindex == ifindex)
                 || entry.neighbours.iter().any(|n| n.ifindex == ifindex)
-                || entry.host.iter().any(|h| h.ifindex == ifindex)
+                || entry.assigned_to(Owner::Link(ifindex)).is_some()
         });
         if !still {
             self.unindex(Owner::Link(ifindex), address);

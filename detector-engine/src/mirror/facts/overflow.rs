@@ -9,12 +9,12 @@ use std::{collections::hash_map::Entry, net::IpAddr};
 use crate::{
     hash::HashMap,
     mirror::facts::{
-        Assigned, Facts, Owner, StoreOutcome,
+        Assigned, Facts, StoreOutcome,
         assigned::{Assignments, RemovedAssignment},
     },
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, Peer, Timestamp},
+        observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp},
         settings::Bounds,
     },
 };
@@ -164,7 +164,7 @@ impl Facts {
                 autoconfigured: false,
             };
             let seen = Seen::once(at, Beginning::unknown(UnknownBeginning::BeyondBound));
-            self.push_assigned(Assigned::new(peer, info, assignments, seen));
+            self.insert_assigned(address, Assigned::on_pod(peer, info, assignments, seen));
         }
     }
 
@@ -178,14 +178,13 @@ impl Facts {
         });
         uncontested.truncate(excess);
         for address in uncontested {
-            let assigned = self.by_address.get_mut(&address);
-            let Some(assigned) = assigned.and_then(|entry| entry.assigned.pop()) else {
+            let assigned = self.assigned_mut(Owner::Peer(peer), address);
+            let Some(ids) = assigned.map(|a| a.ids(address).collect::<Vec<_>>()) else {
                 continue;
             };
-            self.unindex(Owner::Peer(peer), address);
-            self.drop_if_empty(address);
+            self.unassign(Owner::Peer(peer), address);
             self.demoted.push(address);
-            for id in assigned.ids(address) {
+            for id in ids {
                 match self.overflow.insert(peer, id, bounds.overflow_addresses) {
                     Ok(loser) => self.overflow_losers.extend(loser),
                     Err(()) => self.overflow_losers.push(peer),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::facts::Facts,
+    mirror::facts::{Assigned, AssignedOn, Facts},
     model::{
         beginning::Seen,
         conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
@@ -27,7 +27,8 @@ impl Facts {
         let (device, mac_behind) = match claimant.id {
             ClaimantId::Host => {
                 let known = evidence(claimant, EvidenceKind::Address, |_| true);
-                for host in &mut facts.host {
+                let on_node = |a: &&mut Assigned| matches!(a.on, AssignedOn::Node(_));
+                for host in facts.assigned.iter_mut().filter(on_node) {
                     continue_from(claimant, known, &mut host.seen);
                 }
                 return;
@@ -40,13 +41,12 @@ impl Facts {
             let detail = e.detail.as_ref();
             detail.is_some_and(EvidenceDetail::is_on_further_interface)
         };
-        for assigned in facts.assigned.iter_mut().filter(|a| Some(a.peer) == peer) {
-            let known = evidence(claimant, EvidenceKind::Address, |e| !is_further(e));
+        let in_pod = |a: &&mut Assigned| a.peer().is_some() && a.peer() == peer;
+        for assigned in facts.assigned.iter_mut().filter(in_pod) {
+            let of_further = assigned.further().is_some();
+            let is_it = |e: &Evidence| is_further(e) == of_further;
+            let known = evidence(claimant, EvidenceKind::Address, is_it);
             continue_from(claimant, known, &mut assigned.seen);
-        }
-        for further in facts.further.iter_mut().filter(|f| Some(f.peer) == peer) {
-            let known = evidence(claimant, EvidenceKind::Address, is_further);
-            continue_from(claimant, known, &mut further.seen);
         }
         for entry in &mut facts.neighbours {
             let lladdr = entry.lladdr;
