@@ -121,6 +121,36 @@ fn sinks_are_shown_with_their_outcomes_without_secrets() {
     }
 }
 
+#[test]
+fn webhooks_use_the_proxy_of_the_environment() {
+    let node = Node::new("proxy").unwrap();
+    let [proxy, direct] = [(); 2].map(|()| node.run_in(Receiver::start).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = format!(
+        "webhooks:\n- {{name: far, url: 'http://alerts.example.org/hook'}}\n- {{name: near, url: '{}'}}\n",
+        direct.url()
+    );
+    fs::write(&config, text).unwrap();
+    let command = command(&config)
+        .env("HTTP_PROXY", format!("http://{}", proxy.address()))
+        .env("NO_PROXY", "127.0.0.1");
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    for pod in two_pods(&node) {
+        pod.add_address("10.244.2.10/32").unwrap();
+    }
+    for (receiver, target) in [
+        (&proxy, "http://alerts.example.org/hook"),
+        (&direct, "/hook"),
+    ] {
+        let posted = receiver
+            .wait_until(DEADLINE, |posted| has_accepted(posted, "raised", ADDRESS))
+            .unwrap();
+        assert!(posted.iter().all(|p| p.path == target), "{posted:?}");
+    }
+    agent.terminate(DEADLINE).unwrap();
+}
+
 /// Fills `/var/lib` completely.
 fn fill(mounts: &PrivateMounts) {
     mounts

@@ -1,8 +1,9 @@
-//! An HTTP/1.1 client for one server: TLS by rustls, credentials from files, one deadline over the whole request.
+//! An HTTP/1.1 client for one server: credentials from files, one deadline over the whole request. A proxy is used as the environment
+//! says (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`).
 //!
 //! Invariants: redirects are not followed; secrets are only in files and are read again before each request, so that a
 //! rotation needs no restart; no error, log line or `Debug` output contains one; a response's body is read only so far
-//! as the connection's reuse requires. There is no proxy support: receivers are expected to be near.
+//! as the connection's reuse requires.
 
 mod files;
 mod tls;
@@ -15,17 +16,11 @@ use std::{
 
 use bytes::Bytes;
 use detector_event::error_chain;
-use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Method, Request, Response, StatusCode, Uri,
-    body::Incoming,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT},
+    StatusCode, Uri,
+    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
-use hyper_rustls::HttpsConnector;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use reqwest::{Client, Response, redirect::Policy};
 use tokio::time::timeout;
 
 use super::{retry::retry_after, settings::Endpoint};
@@ -98,9 +93,8 @@ pub struct HttpClient {
 
 #[derive(Clone)]
 struct PreparedClient {
-    uri: Uri,
-    headers: HeaderMap,
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    url: String,
+    client: Client,
 }
 
 impl fmt::Debug for HttpClient {
@@ -138,28 +132,18 @@ impl HttpClient {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<PostResponse, PostError> {
-        let prepared = self.prepare()?;
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = prepared.uri;
-        let all = request.headers_mut();
-        *all = prepared.headers;
-        all.extend(headers);
-        all.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        all.insert(
-            USER_AGENT,
-            HeaderValue::from_static(concat!("ip-conflict-detector/", env!("CARGO_PKG_VERSION"))),
-        );
+        let PreparedClient { url, client } = self.prepare()?;
+        let request = client.post(url).headers(headers);
+        let request = request.header(CONTENT_TYPE, content_type).body(body);
         let limit = self.endpoint.timeout;
-        let response = timeout(limit, prepared.client.request(request))
+        let mut response = timeout(limit, request.send())
             .await
             .map_err(|_| PostError::Timeout(limit))?
-            // No cause contains a URL or a header.
-            .map_err(|error| PostError::Connection(error_chain::one_line(&error)))?;
+            // The URL may be a secret; no other cause contains it, or a header.
+            .map_err(|error| PostError::Connection(error_chain::one_line(&error.without_url())))?;
         let summary = summary(&response);
         // The response counts even if reading its body fails.
-        let body = Limited::new(response.into_body(), BODY).collect();
-        let _ = timeout(BODY_TIME, body).await;
+        let _ = timeout(BODY_TIME, skip_body(&mut response)).await;
         Ok(summary)
     }
 
@@ -173,8 +157,7 @@ impl HttpClient {
             return Ok(prepared.clone());
         }
         let prepared = PreparedClient {
-            uri: with_suffix(&credentials.url, self.suffix)?,
-            headers: credentials.headers.clone(),
+            url: with_suffix(&credentials.url, self.suffix)?.to_string(),
             client: connect(&credentials)?,
         };
         *current = Some((credentials, prepared.clone()));
@@ -205,22 +188,27 @@ pub fn header(
     Ok(())
 }
 
-fn connect(
-    credentials: &Credentials,
-) -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, PostError> {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
+fn connect(credentials: &Credentials) -> Result<Client, PostError> {
     let tls = tls::config(credentials).map_err(PostError::Setup)?;
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(http);
-    Ok(Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .default_headers(credentials.headers.clone())
+        .user_agent(concat!("ip-conflict-detector/", env!("CARGO_PKG_VERSION")))
+        .redirect(Policy::none())
         .pool_idle_timeout(IDLE)
-        .build(connector))
+        .build()
+        .map_err(|error| PostError::Setup(error_chain::one_line(&error.without_url())))
+}
+
+/// Reads the body up to [`BODY`] bytes.
+async fn skip_body(response: &mut Response) {
+    let mut length = 0;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        length += chunk.len();
+        if length > BODY {
+            return;
+        }
+    }
 }
 
 fn with_suffix(url: &Uri, suffix: &str) -> Result<Uri, PostError> {
@@ -235,7 +223,7 @@ fn with_suffix(url: &Uri, suffix: &str) -> Result<Uri, PostError> {
         .map_err(|_| PostError::Setup("the URL's path cannot be extended".to_owned()))
 }
 
-fn summary(response: &Response<Incoming>) -> PostResponse {
+fn summary(response: &Response) -> PostResponse {
     let requested = response
         .headers()
         .get(RETRY_AFTER)
