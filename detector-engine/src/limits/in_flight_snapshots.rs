@@ -250,3 +250,6 @@ impl InFlightSnapshots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

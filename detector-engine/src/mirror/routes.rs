@@ -253,12 +253,13 @@ mod tests {
 
     use super::*;
 
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
     fn route(destination: &str, prefix_len: u8, ifindex: IfIndex, metric: u32) -> Route {
-        let destination = destination
-            .parse()
-            .unwrap_or_else(|e| panic!("{destination}: {e}"));
         Route {
-            destination,
+            destination: ip(destination),
             prefix_len,
             ifindex,
             metric,
@@ -430,5 +431,50 @@ mod tests {
             AddOutcome::New,
             "nor does a replaced one"
         );
+    }
+
+    #[test]
+    fn address_families_are_routed_separately() {
+        let of = |destination, prefix_len, ifindex| route(destination, prefix_len, ifindex, 0);
+        let mut routes = Routes::default();
+        for route in [
+            of("0.0.0.0", 0, 1),
+            of("2001:db8::", 64, 2),
+            of("2001:db8::7", 128, 3),
+        ] {
+            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+        }
+        assert_eq!(routes.lookup(ip("2001:db8::7"), |_| true), Some(3));
+        assert_eq!(routes.lookup(ip("2001:db8::8"), |_| true), Some(2));
+        assert_eq!(routes.lookup(ip("2001:db8:1::8"), |_| true), None);
+        assert_eq!(routes.host_route(ip("2001:db8::7"), |_| true), Some(3));
+        assert_eq!(routes.host_route(ip("2001:db8::8"), |_| true), None);
+        assert!(!Routes::covers(&of("0.0.0.0", 0, 1), ip("2001:db8::7")));
+        assert!(!Routes::covers(&of("::", 0, 1), ip("10.0.0.1")));
+        assert!(Routes::covers(&of("::", 0, 1), ip("2001:db8::7")));
+    }
+
+    #[test]
+    fn host_route_of_the_main_table_counts() {
+        let mut routes = Routes::default();
+        let other = Route {
+            table: 100,
+            ..route("10.0.0.2", 32, 9, 0)
+        };
+        let main = route("10.0.0.2", 32, 3, 50);
+        routes.replace(other, 10);
+        routes.replace(main, 10);
+        assert_eq!(routes.host_route(ip("10.0.0.2"), |_| true), Some(3));
+    }
+
+    #[test]
+    fn default_route_covers_all_and_a_one_bit_prefix_half() {
+        let mut routes = Routes::default();
+        for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
+            let wide = route("0.0.0.0", prefix_len, ifindex, 0);
+            assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
+        }
+        assert_eq!(routes.lookup(ip("255.255.255.255"), |_| true), Some(1));
+        assert_eq!(routes.lookup(ip("127.255.255.255"), |_| true), Some(2));
     }
 }

@@ -215,19 +215,6 @@ fn mac_flood_of_one_port_keeps_entries_of_other_ports() {
 }
 
 #[test]
-fn changing_lladdrs_leave_no_macs_behind() {
-    let mut node = Node::new();
-    node.bridge(9);
-    for n in 0..200u32 {
-        let [_, _, high, low] = n.to_be_bytes();
-        node.neighbour(9, "10.0.0.1", Mac([2, 0, 0, 1, high, low]), NudState::Stale);
-    }
-    assert!(node.engine.facts().referenced_mac_count() <= 5);
-    node.neighbour_gone(9, "10.0.0.1");
-    assert_eq!(node.engine.facts().referenced_mac_count(), 0);
-}
-
-#[test]
 fn links_over_the_bound_are_counted() {
     let mut node = Node::with_bounds(Bounds {
         links: 2,

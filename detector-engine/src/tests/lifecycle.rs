@@ -1,102 +1,30 @@
 //! The lifecycle of a conflict: its times, its identity, and who is listed as having left.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::collections::HashSet;
 
 use super::*;
-use crate::{
-    model::{
-        ids::mix,
-        scope::{NODE_WIDE, Scope},
-    },
-    track::lifecycle::{Decision, DecisionTime, Lifecycle},
-};
-
-const UNTAGGED: Scope = NODE_WIDE;
-
-/// The claimants of one address on two pods.
-fn claimants() -> Vec<Claimant> {
-    let mut node = Node::with_duplicate();
-    node.reported_conflicts().remove(0).claimants
-}
-
-/// Applies the decision for these claimants of `address`, and returns the effects.
-fn apply_decision(
-    lifecycle: &mut Lifecycle,
-    address: IpAddr,
-    claimants: Vec<Claimant>,
-) -> Vec<Effect> {
-    let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
-    let decision = Decision {
-        network: Network::Node,
-        kind,
-        confidence: Confidence::Certain,
-        claimants,
-        is_one_pod: false,
-        receiver: None,
-    };
-    let at = DecisionTime {
-        now: Timestamp(2),
-        decided_at: Timestamp(1),
-    };
-    let mut effects = Vec::new();
-    let settings = Settings::default();
-    let leave_reason = |_: &Claimant| LeaveReason::Expired;
-    let decisions = vec![(UNTAGGED, decision)];
-    let refused = lifecycle.apply(
-        address,
-        decisions,
-        leave_reason,
-        at,
-        &settings,
-        &mut effects,
-    );
-    assert_eq!(refused, 0);
-    effects
-}
-
-#[test]
-fn resolved_address_leaves_no_state() {
-    let mut lifecycle = Lifecycle::new(0);
-    let address = ip("10.0.0.1");
-    let claimants = claimants();
-    apply_decision(&mut lifecycle, address, claimants.clone());
-    assert!(lifecycle.has_open(address));
-    apply_decision(&mut lifecycle, address, claimants[..1].to_vec());
-    assert!(!lifecycle.has_open(address));
-}
 
 #[test]
 fn conflict_ids_are_unique_in_both_halves() {
-    let claimants = claimants();
     let mut halves = HashSet::new();
-    for seed in 1..=4 {
-        let mut lifecycle = Lifecycle::new(seed);
-        for last in 1..=4 {
-            let effects =
-                apply_decision(&mut lifecycle, [10, 0, 0, last].into(), claimants.clone());
-            let [Effect::Raised(raised)] = effects.as_slice() else {
-                panic!("seed {seed}: {effects:?}");
-            };
-            let ConflictId(id) = raised.id;
+    for id_seed in 1..=4 {
+        let mut node = Node::with_settings(Settings {
+            id_seed,
+            ..Settings::default()
+        });
+        for ifindex in 1..=2 {
+            node.pod(ifindex);
+            for last in 1..=4 {
+                node.address(ifindex, &format!("10.0.0.{last}"));
+            }
+        }
+        let raised = node.reported_conflicts();
+        assert_eq!(raised.len(), 4, "seed {id_seed}");
+        for ConflictId(id) in raised.iter().map(|conflict| conflict.id) {
             let unique = halves.insert(id >> 64) && halves.insert(id & u128::from(u64::MAX));
-            assert!(unique, "seed {seed}: {id:032x}");
+            assert!(unique, "seed {id_seed}: {id:032x}");
         }
     }
-}
-
-/// The first outputs of SplitMix64 with seed 0, from the reference implementation.
-#[test]
-fn ids_are_spread_by_splitmix64() {
-    let step = 0x9e37_79b9_7f4a_7c15_u64;
-    let numbers: Vec<_> = (0..3).map(|n| mix(step.wrapping_mul(n))).collect();
-    assert_eq!(
-        numbers,
-        [
-            0xe220_a839_7b1d_cdaf,
-            0x6e78_9e6a_a1b9_65f4,
-            0x06c4_5d18_8009_454f
-        ]
-    );
 }
 
 #[test]

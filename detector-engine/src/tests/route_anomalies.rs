@@ -1,10 +1,7 @@
 //! Host routes that lead past the pod that has the address.
 
 use super::*;
-use crate::{
-    mirror::routes::{AddOutcome, Routes},
-    tests::anomaly_fixtures::*,
-};
+use crate::tests::anomaly_fixtures::*;
 
 /// Pod 1 has 10.0.0.2, and its host route leads there.
 fn routed() -> Node {
@@ -151,46 +148,6 @@ fn allowed_address_is_never_route_astray() {
 }
 
 #[test]
-fn address_families_are_routed_separately() {
-    let of = |destination: &str, prefix_len, ifindex| Route {
-        prefix_len,
-        ..route(destination, ifindex)
-    };
-    let mut routes = Routes::default();
-    for route in [
-        of("0.0.0.0", 0, 1),
-        of("2001:db8::", 64, 2),
-        of("2001:db8::7", 128, 3),
-    ] {
-        assert_eq!(routes.replace(route, 10), AddOutcome::New);
-    }
-    assert_eq!(routes.lookup(ip("2001:db8::7"), |_| true), Some(3));
-    assert_eq!(routes.lookup(ip("2001:db8::8"), |_| true), Some(2));
-    assert_eq!(routes.lookup(ip("2001:db8:1::8"), |_| true), None);
-    assert_eq!(routes.host_route(ip("2001:db8::7"), |_| true), Some(3));
-    assert_eq!(routes.host_route(ip("2001:db8::8"), |_| true), None);
-    assert!(!Routes::covers(&of("0.0.0.0", 0, 1), ip("2001:db8::7")));
-    assert!(!Routes::covers(&of("::", 0, 1), ip("10.0.0.1")));
-    assert!(Routes::covers(&of("::", 0, 1), ip("2001:db8::7")));
-}
-
-#[test]
-fn host_route_of_the_main_table_counts() {
-    let mut routes = Routes::default();
-    let other = Route {
-        table: 100,
-        ..route("10.0.0.2", 9)
-    };
-    let main = Route {
-        metric: 50,
-        ..route("10.0.0.2", 3)
-    };
-    routes.replace(other, 10);
-    routes.replace(main, 10);
-    assert_eq!(routes.host_route(ip("10.0.0.2"), |_| true), Some(3));
-}
-
-#[test]
 fn grace_period_restarts_after_an_interruption() {
     let interruptions: [NodeCase; 2] = [
         ("route correct", |node| {
@@ -266,20 +223,6 @@ fn tracked_route_addresses_are_bounded() {
     node.route_gone("10.0.0.4", 1);
     node.wait_secs(6);
     assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.3"]);
-}
-
-#[test]
-fn default_route_covers_all_and_a_one_bit_prefix_half() {
-    let mut routes = Routes::default();
-    for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
-        let wide = Route {
-            prefix_len,
-            ..route("0.0.0.0", ifindex)
-        };
-        assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
-    }
-    assert_eq!(routes.lookup(ip("255.255.255.255"), |_| true), Some(1));
-    assert_eq!(routes.lookup(ip("127.255.255.255"), |_| true), Some(2));
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! A conflict that changes all the time is reported once a second, and lists a bounded number of claimants.
 
 use super::*;
-use crate::{
-    model::{conflict::ClaimantDigest, evidence_detail::EvidenceDetail},
-    track::{lifecycle::Decision, tracked_conflict::listed},
-};
 
 fn paced() -> Node {
     Node::with_settings(Settings {
@@ -163,35 +159,4 @@ fn claimant_with_all_evidence_that_there_can_be_needs_a_kilobyte() {
     let claimant = open[0].present().find(|c| c.device == LONGEST).unwrap();
     assert_eq!(claimant.evidence.len(), 9, "{claimant:#?}");
     assert!(bytes(claimant) <= 1_024, "{}", bytes(claimant));
-}
-
-#[test]
-fn claimants_beyond_the_bound_need_no_memory() {
-    let mut node = Node::new();
-    for ifindex in 1..=100 {
-        node.pod(ifindex);
-        node.observe(Observation::Frame(frame(ifindex, "10.0.0.1")));
-    }
-    let claims = node
-        .engine
-        .view()
-        .claims_of(ip("10.0.0.1"), node.now)
-        .into_iter();
-    let mut claimants: Vec<_> = claims.map(|claim| claim.claimant).collect();
-    for claimant in &mut claimants {
-        claimant.evidence.reserve(16);
-    }
-    let decision = Decision {
-        network: Network::Node,
-        kind: Some(ConflictKind::Duplicate),
-        confidence: Confidence::Observed,
-        claimants,
-        is_one_pod: false,
-        receiver: None,
-    };
-    let bounds = Bounds::default();
-    let (kept, omitted) = listed(decision, (&bounds, bounds.listed_claimants));
-    assert_eq!((kept.len(), omitted), (16, 84));
-    assert_eq!(kept.capacity(), 16);
-    assert!(kept.iter().all(|c| c.evidence.capacity() == 1));
 }

@@ -299,3 +299,52 @@ impl Lifecycle {
         ConflictId((u128::from(high) << 64) | u128::from(low))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::scope::NODE_WIDE;
+
+    /// Applies the decision for these claimants of `address`.
+    fn apply_decision(lifecycle: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) {
+        let kind = (claimants.len() > 1).then_some(ConflictKind::Duplicate);
+        let decision = Decision {
+            network: Network::Node,
+            kind,
+            confidence: Confidence::Certain,
+            claimants,
+            is_one_pod: false,
+            receiver: None,
+        };
+        let at = DecisionTime {
+            now: Timestamp(2),
+            decided_at: Timestamp(1),
+        };
+        let settings = Settings::default();
+        let leave_reason = |_: &Claimant| LeaveReason::Expired;
+        let decisions = vec![(NODE_WIDE, decision)];
+        let refused = lifecycle.apply(
+            address,
+            decisions,
+            leave_reason,
+            at,
+            &settings,
+            &mut Vec::new(),
+        );
+        assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn resolved_address_leaves_no_state() {
+        let mut lifecycle = Lifecycle::new(0);
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let claimants = [1, 2].map(|device| {
+            let id = ClaimantId::Device(device, 1);
+            Claimant::new(id, format!("veth{device}"), device, Timestamp(1))
+        });
+        apply_decision(&mut lifecycle, address, claimants.to_vec());
+        assert!(lifecycle.has_open(address));
+        apply_decision(&mut lifecycle, address, claimants[..1].to_vec());
+        assert!(!lifecycle.has_open(address));
+    }
+}

@@ -211,3 +211,6 @@ impl HolderHistory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

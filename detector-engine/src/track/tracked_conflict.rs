@@ -275,3 +275,43 @@ fn list_limit((bounds, room): (&Bounds, usize)) -> usize {
     let limit = bounds.claimants_per_conflict;
     (room / 2).clamp(limit.min(2), limit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        beginning::{Beginning, Seen},
+        conflict::{Confidence, Evidence, EvidenceKind},
+    };
+
+    #[test]
+    fn claimants_beyond_the_bound_need_no_memory() {
+        let claimants = (1..=100).map(|ifindex| {
+            let id = ClaimantId::Device(ifindex, 1);
+            let mut evidence = Vec::with_capacity(16);
+            evidence.push(Evidence {
+                kind: EvidenceKind::Arp,
+                seen: Seen::once(Timestamp(1), Beginning::seen()),
+                mac: None,
+                detail: None,
+            });
+            Claimant {
+                evidence,
+                ..Claimant::new(id, format!("veth{ifindex}"), ifindex, Timestamp(1))
+            }
+        });
+        let decision = Decision {
+            network: Network::Node,
+            kind: Some(ConflictKind::Duplicate),
+            confidence: Confidence::Observed,
+            claimants: claimants.collect(),
+            is_one_pod: false,
+            receiver: None,
+        };
+        let bounds = Bounds::default();
+        let (kept, omitted) = listed(decision, (&bounds, bounds.listed_claimants));
+        assert_eq!((kept.len(), omitted), (16, 84));
+        assert_eq!(kept.capacity(), 16);
+        assert!(kept.iter().all(|c| c.evidence.capacity() == 1));
+    }
+}

@@ -332,3 +332,6 @@ fn remember(known: &mut NeighbourFact, next: Mac, at: Timestamp, window: Duratio
     dropped.retain(|mac| *mac != next);
     dropped
 }
+
+#[cfg(test)]
+mod tests;

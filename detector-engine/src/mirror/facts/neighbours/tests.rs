@@ -1,10 +1,32 @@
 //! How neighbour entries are stored, and which lladdrs a bridge entry is known to have had before.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot continue fails"
+)]
+
 use super::*;
-use crate::mirror::facts::{Facts, NeighbourUpdateContext, StoreOutcome};
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn mac(n: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, n])
+}
+
+fn neighbour(ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) -> Neighbour {
+    Neighbour {
+        ifindex,
+        address: ip(address),
+        lladdr: Some(lladdr),
+        state,
+    }
+}
 
 /// Stored entries for 10.0.0.1 on pod device 1 and on a bridge, updated at a chosen time.
 #[derive(Default)]
@@ -17,7 +39,7 @@ struct Entries {
 impl Entries {
     fn set(&mut self, entry: Neighbour, live: bool) -> StoreOutcome {
         let context = NeighbourUpdateContext {
-            at: Timestamp(self.secs * 1_000 * MS),
+            at: Timestamp(self.secs * 1_000_000_000),
             beginning: Beginning::seen(),
             live,
             former: (entry.ifindex == BRIDGE).then_some(WINDOW),
@@ -274,4 +296,15 @@ fn withdrawn_entry_frees_one_place_of_its_link() {
     assert!(entries.facts.remove_neighbour(1, ip("10.0.0.1")));
     assert_eq!(entries.set(entry(3), true), StoreOutcome::Changed);
     assert_eq!(entries.set(entry(4), true), StoreOutcome::Refused);
+}
+
+#[test]
+fn changing_lladdrs_leave_no_macs_behind() {
+    let mut entries = Entries::default();
+    for n in 0..200 {
+        entries.set_bridge_lladdrs(&[n]);
+    }
+    assert_eq!(entries.facts.referenced_mac_count(), 5);
+    assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.1")));
+    assert_eq!(entries.facts.referenced_mac_count(), 0);
 }

@@ -1,13 +1,38 @@
 //! Overlapping snapshots, and the bound on updates recorded while they are in flight.
 
+#![allow(clippy::panic, reason = "a test that cannot continue fails")]
+
 use super::*;
-use crate::limits::in_flight_snapshots::{InFlightSnapshots, SnapshotOutcome, StateKey};
+use crate::model::observation::AssignedAddress;
 
 /// A table row: its label, and what happens to the snapshots in flight.
 type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));
 
 const FIRST: SnapshotToken = SnapshotToken(1);
 const SECOND: SnapshotToken = SnapshotToken(2);
+
+const PEER: Peer = Peer {
+    nsid: 1,
+    ifindex: 2,
+};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// The assignment of 10.0.0.1 with this prefix length.
+fn assignment(prefix_len: u8) -> AssignmentId {
+    let info = AssignedAddress {
+        address: ip("10.0.0.1"),
+        prefix_len,
+        other_end: None,
+        tentative: false,
+        dad_failed: false,
+        no_dad: true,
+        autoconfigured: false,
+    };
+    info.id()
+}
 
 fn is_outdated(outcome: &SnapshotOutcome, key: StateKey) -> Option<bool> {
     match outcome {
@@ -122,30 +147,25 @@ fn updates_outside_a_snapshot_are_not_kept() {
 #[test]
 fn assignments_of_an_address_are_touched_each() {
     for prefix_len in [0, 24, 32] {
-        let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
+        let id = assignment(prefix_len);
         let mut snapshots = InFlightSnapshots::default();
         snapshots.start(FIRST);
-        snapshots.touch(StateKey::Assignment(Owner::Peer(peer(1)), id));
-        snapshots.touch(StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.1")));
+        snapshots.touch(StateKey::Assignment(Owner::Peer(PEER), id));
+        snapshots.touch(StateKey::Address(Owner::Peer(PEER), ip("10.0.0.1")));
         snapshots.touch(StateKey::Assignment(Owner::Link(9), id));
         snapshots.touch(StateKey::Address(Owner::Link(9), ip("10.0.0.1")));
         let SnapshotOutcome::Usable(done) = snapshots.finish(FIRST, SnapshotScope::Node) else {
             panic!("/{prefix_len}: the snapshot was started");
         };
-        let other = assigned_with_prefix("10.0.0.1", 8).id();
+        let other = assignment(8);
+        let other_peer = Peer { nsid: 2, ..PEER };
         for (key, outdated) in [
-            (StateKey::Assignment(Owner::Peer(peer(1)), id), true),
-            (StateKey::Assignment(Owner::Peer(peer(1)), other), false),
+            (StateKey::Assignment(Owner::Peer(PEER), id), true),
+            (StateKey::Assignment(Owner::Peer(PEER), other), false),
+            (StateKey::Address(Owner::Peer(PEER), ip("10.0.0.1")), true),
+            (StateKey::Address(Owner::Peer(PEER), ip("10.0.0.2")), false),
             (
-                StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.1")),
-                true,
-            ),
-            (
-                StateKey::Address(Owner::Peer(peer(1)), ip("10.0.0.2")),
-                false,
-            ),
-            (
-                StateKey::Address(Owner::Peer(peer(2)), ip("10.0.0.1")),
+                StateKey::Address(Owner::Peer(other_peer), ip("10.0.0.1")),
                 false,
             ),
             (StateKey::Assignment(Owner::Link(9), id), true),

@@ -1,12 +1,15 @@
 //! How many moves of an allowed address are kept, and for how long.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot continue fails"
+)]
+
 use super::*;
-use crate::{
-    model::{
-        record::PersistedMoves,
-        scope::{NODE_WIDE, Scope},
-    },
-    track::moves::Moves,
+use crate::model::{
+    observation::{IfIndex, Vlan},
+    scope::NODE_WIDE,
 };
 
 const UNTAGGED: Scope = NODE_WIDE;
@@ -19,40 +22,28 @@ const TAGGED: Scope = Scope {
     ..UNTAGGED
 };
 
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
 const WINDOW: Duration = Duration::from_secs(180);
 
 /// [`Moves`] with times in seconds and claimants by ifindex.
 struct MovesFixture {
     moves: Moves,
     settings: Settings,
-    claimant: Claimant,
 }
 
 impl MovesFixture {
     fn new() -> Self {
-        let mut node = Node::with_pods(1);
-        node.address(1, "10.9.0.1");
-        let claim = node
-            .engine
-            .view()
-            .claims_of(ip("10.9.0.1"), node.now)
-            .swap_remove(0);
         Self {
             moves: Moves::default(),
             settings: Settings::default(),
-            claimant: claim.claimant,
-        }
-    }
-
-    fn claimant(&self, device: IfIndex) -> Claimant {
-        Claimant {
-            id: ClaimantId::Device(device, 1),
-            ..self.claimant.clone()
         }
     }
 
     fn claim_in(&mut self, scope: Scope, address: IpAddr, device: IfIndex, secs: u64) -> bool {
-        let claimant = self.claimant(device);
+        let id = ClaimantId::Device(device, 1);
+        let claimant = Claimant::new(id, format!("veth{device}"), device, at(0));
         let same = |a, b| a == b;
         self.moves
             .record_claim(address, scope, &claimant, same, at(secs), &self.settings)
@@ -73,7 +64,7 @@ impl MovesFixture {
     /// Move times in seconds, and the ifindexes of participants.
     fn recorded(&self) -> (Vec<u64>, Vec<IfIndex>) {
         let record = self.record_in(UNTAGGED).unwrap();
-        let secs = |t: &Timestamp| t.0 / (1_000 * MS);
+        let secs = |t: &Timestamp| t.0 / SECOND;
         let device = |(_, c): &(Timestamp, Claimant)| match c.id {
             ClaimantId::Device(device, _) => device,
             _ => panic!("{:?}", c.id),
@@ -86,7 +77,7 @@ impl MovesFixture {
 }
 
 fn vip() -> IpAddr {
-    ip("10.9.0.1")
+    [10, 9, 0, 1].into()
 }
 
 /// The `n`th address of the allowed range.
@@ -96,7 +87,7 @@ fn nth(n: u16) -> IpAddr {
 }
 
 fn at(secs: u64) -> Timestamp {
-    Timestamp(secs * 1_000 * MS)
+    Timestamp(secs * SECOND)
 }
 
 #[test]
