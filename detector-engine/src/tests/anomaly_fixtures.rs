@@ -3,10 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::*;
-use crate::model::pool::{
-    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
-    PoolUpdate,
-};
 
 /// An allocation with this owner.
 pub(super) fn allocation_to(owner: &str) -> Allocation {

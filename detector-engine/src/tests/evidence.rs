@@ -1,7 +1,6 @@
 //! Evidence: its times and details, and that it leaves no state behind.
 
 use super::*;
-use crate::mirror::facts::Owner;
 
 fn shown(node: &Node, address: &str) -> Vec<Evidence> {
     let mut claims = node.engine.view().claims_of(ip(address), node.now);
@@ -146,13 +145,14 @@ fn host_addresses_are_bounded_and_free_their_place() {
 #[test]
 fn device_owns_only_addresses_it_has_evidence_for() {
     let mut node = Node::with_pods(2);
+    let generation = node.engine.view().device(1).unwrap().generation;
     node.frame(1, "10.0.0.1");
     node.host(1, "10.0.0.2");
     node.neighbour(1, "10.0.0.3", mac(1), NudState::Reachable);
     for last in 1..=3 {
         node.frame(2, &format!("10.0.0.{last}"));
     }
-    let listed = |node: &Node| node.engine.facts().owned_by(Owner::Link(1)).len();
+    let listed = |node: &Node| node.engine.view().addresses_on((1, generation)).count();
     assert_eq!(listed(&node), 3);
     node.host_gone(1, "10.0.0.2");
     assert_eq!(listed(&node), 2);

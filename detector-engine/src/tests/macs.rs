@@ -1,7 +1,9 @@
 //! Hardware addresses on two ports (`docs/detection-rules.md`, sections 14.8 and 14.9).
 
 use super::*;
-use crate::track::anomaly::BACK_FOR;
+
+/// How long a hardware address has to be back behind the port of its pod.
+const BACK_FOR: Duration = Duration::from_secs(60);
 
 /// A table row: its label, and what differs in the snapshot.
 type SnapshotCase = (&'static str, fn(&mut Snapshot));

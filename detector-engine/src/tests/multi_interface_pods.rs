@@ -128,17 +128,17 @@ fn probe_on_another_interface_of_the_holder_is_not_contested() {
     let mut node = two_interfaces();
     node.address(1, "10.0.0.1");
     node.probe(2, "10.0.0.1");
-    let frames = |node: &Node| {
-        node.engine
-            .facts()
-            .get(ip("10.0.0.1"))
-            .unwrap()
-            .frames
-            .len()
+    let has_claim = |node: &Node, ifindex| {
+        let device = node.engine.view().device(ifindex).unwrap();
+        let mut claimed = node
+            .engine
+            .view()
+            .addresses_on((ifindex, device.generation));
+        claimed.next().is_some()
     };
-    assert_eq!(frames(&node), 0);
+    assert!(!has_claim(&node, 2));
     node.probe(3, "10.0.0.1");
-    assert_eq!(frames(&node), 1);
+    assert!(!has_claim(&node, 2) && has_claim(&node, 3));
     assert_eq!(
         node.conflict_events(),
         ["raised 10.0.0.1 duplicate observed: veth1 veth3"]

@@ -186,13 +186,18 @@ fn entry_that_appeared_since_a_snapshot_started_is_not_refuted_by_its_missing_ad
     node.address(1, "10.0.0.1");
     let token = node.begin_snapshot();
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
-    let refuted = |node: &Node| {
-        let facts = node.engine.facts().get(ip("10.0.0.1")).unwrap();
-        facts.neighbours[0].refuted
-    };
-    assert!(!refuted(&node));
-    node.finish_node_snapshot(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
-    assert!(!refuted(&node));
+    let missing = snapshot(&[(1, &[]), (2, &["10.0.0.1"])]);
+    node.finish_node_snapshot(token, missing.clone());
+    assert!(node.conflict_events().is_empty());
+    // A state in a snapshot counts only for an entry that was not refuted.
+    node.resync(Snapshot {
+        neighbours: vec![neighbour(1, "10.0.0.1", mac(1), NudState::Reachable)],
+        ..missing
+    });
+    assert_eq!(
+        node.conflict_events(),
+        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
+    );
 }
 
 #[test]

@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::tests::rightful::known;
-use crate::track::anomaly::{FEW_FOR, UPDATE_EVERY};
+
+/// A sweep is updated once in this time, and ends once its device has contested few addresses for that time
+/// (`docs/detection-rules.md`, section 14.5).
+const UPDATE_EVERY: Duration = Duration::from_secs(10);
+const FEW_FOR: Duration = Duration::from_secs(60);
 
 /// The address of a pod.
 fn own(ifindex: IfIndex) -> String {

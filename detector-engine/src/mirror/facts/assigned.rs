@@ -382,3 +382,27 @@ impl Facts {
         self.owners.keys().copied().filter(is_assigned).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assignments_of_one_address_are_bounded() {
+        let address = IpAddr::from([10, 0, 0, 5]);
+        let id = |n| AssignmentId {
+            address,
+            prefix: IpAddr::from([10, 1, 0, n]).into(),
+        };
+        let mut assignments = Assignments::new(id(0));
+        for n in [0].into_iter().chain(0..40) {
+            assignments.add(id(n));
+        }
+        assert_eq!(assignments.ids(address).count(), MAX_ASSIGNMENTS);
+        for n in 0..39 {
+            let left = assignments.remove(id(n));
+            assert_ne!(left, RemovedAssignment::Last, "{n}");
+        }
+        assert_eq!(assignments.remove(id(39)), RemovedAssignment::Unknown);
+    }
+}

@@ -208,3 +208,39 @@ impl Facts {
         self.overflow.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
+
+    use super::*;
+
+    const BOUND: usize = 60;
+
+    fn id(peer: Peer, n: u8) -> AssignmentId {
+        let address = IpAddr::from([10, u8::try_from(peer.nsid).unwrap(), 0, n]);
+        AssignmentId {
+            address,
+            prefix: address.into(),
+        }
+    }
+
+    #[test]
+    fn largest_peer_makes_room_at_the_bound() {
+        let [first, second] = [1, 2].map(|nsid| Peer { nsid, ifindex: 2 });
+        let mut overflow = AddressOverflow::default();
+        for n in 0..200 {
+            let is_kept = overflow.insert(first, id(first, n), BOUND).is_ok();
+            assert_eq!(is_kept, usize::from(n) < BOUND, "{n}");
+        }
+        assert_eq!(overflow.len(), BOUND);
+        for n in 0..40 {
+            // Refused once both have about the same number.
+            let _ = overflow.insert(second, id(second, n), BOUND);
+            assert!(overflow.len() <= BOUND);
+        }
+        assert!(overflow.count(first) <= overflow.count(second) + 1);
+        overflow.remove_peer(first);
+        assert_eq!(overflow.len(), overflow.count(second));
+    }
+}

@@ -25,7 +25,7 @@ use crate::{
 
 /// A `mac_moved` is resolved when the hardware address has been back for this time: with each frame
 /// of its pod it is, and with each of the other port it is not.
-pub(crate) const BACK_FOR: Duration = Duration::from_secs(60);
+const BACK_FOR: Duration = Duration::from_secs(60);
 /// When an anomaly is tried again that was rejected at a bound.
 const RETRY: Duration = Duration::from_secs(60);
 

@@ -27,8 +27,6 @@ mod unusable;
 pub(crate) use contests::DeviceKey;
 pub(crate) use device_frames::quiet_after;
 pub(crate) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
-#[cfg(test)]
-pub(crate) use macs::BACK_FOR;
 pub(crate) use macs::{MacFault, MacKey};
 pub(crate) use routes::StrayTarget;
 #[cfg(test)]
