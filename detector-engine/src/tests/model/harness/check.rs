@@ -81,7 +81,7 @@ impl Harness {
                 }
             }
         }
-        assert_counts(&self.engine, self.world.now);
+        self.check_counts()?;
         prop_assert_eq!(self.engine.outdated_claimed(), Vec::<IpAddr>::new());
         let links = self.world.links.iter();
         let without_peer = links.filter(|(_, device)| device.link.peer.is_none());
@@ -145,6 +145,26 @@ impl Harness {
 }
 
 impl Harness {
+    /// What the engine keeps counted equals what it lists.
+    fn check_counts(&self) -> TestCaseResult {
+        let view = self.engine.view();
+        let now = self.world.now;
+        let addresses = view.addresses().into_iter();
+        let claims = addresses.map(|a| view.claims_of(a, now).len());
+        prop_assert_eq!(view.claim_count(), claims.sum::<usize>(), "claims");
+        let conflicts = view.conflicts(now);
+        for kind in ConflictKind::ALL {
+            let listed = conflicts.iter().filter(|c| c.kind == kind).count();
+            prop_assert_eq!(view.open_conflicts(kind), listed, "{:?}", kind);
+        }
+        let anomalies = view.anomalies();
+        for kind in AnomalyKind::ALL {
+            let listed = anomalies.iter().filter(|a| a.kind == kind).count();
+            prop_assert_eq!(view.open_anomalies(kind), listed, "{:?}", kind);
+        }
+        Ok(())
+    }
+
     /// An address that is reported once its duplicate address detection has failed was there before.
     fn check_beginnings(&self, conflicts: &[Conflict]) -> TestCaseResult {
         for conflict in conflicts {
@@ -177,7 +197,8 @@ fn expected_form(conflict: &Conflict) -> Expected {
             .present()
             .map(|c| match c.id {
                 ClaimantId::Host => "node".to_owned(),
-                _ => claimant_text(c),
+                ClaimantId::BehindBridge(_, mac) => format!("{}/{mac}", c.device),
+                ClaimantId::Device(..) | ClaimantId::Registered(_) => c.device.clone(),
             })
             .collect(),
         traffic_goes_to: conflict.traffic_goes_to.clone(),

@@ -1,7 +1,7 @@
 //! Unanswered probes: which address counts as a gateway, and how the anomaly ends.
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// A link-local address, which always counts as a gateway.
 const GATEWAY: &str = "169.254.1.1";

@@ -1,7 +1,7 @@
 //! Anomalies of every kind: raised, resolved, and restored from an earlier agent.
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 #[test]
 fn deleted_allocations_raise_drift_at_once() {

@@ -1,7 +1,7 @@
 //! Devices that contest many addresses of others (`docs/detection-rules.md`, section 14.5).
 
 use super::*;
-use crate::tests::rightful::known;
+use crate::rightful::known;
 
 /// A sweep is updated once in this time, and ends once its device has contested few addresses for that time
 /// (`docs/detection-rules.md`, section 14.5).

@@ -1,4 +1,4 @@
-//! Behaviour of the engine by theme. A [`Node`] feeds the engine observations one millisecond
+//! Behaviour of the engine by theme, through its public interface only. A [`Node`] feeds the engine observations one millisecond
 //! apart, and its effects are compared as text.
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,6 @@ mod ipam_anomalies;
 mod lifecycle;
 mod links;
 mod macs;
-mod model;
 mod multi_interface_pods;
 mod neighbours;
 mod networks;
@@ -62,7 +61,8 @@ mod update_pace;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use super::*;
+use detector_engine::*;
+
 use effect_text::*;
 use fixtures::*;
 

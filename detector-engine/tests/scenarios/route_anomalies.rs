@@ -1,7 +1,7 @@
 //! Host routes that lead past the pod that has the address.
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// Pod 1 has 10.0.0.2, and its host route leads there.
 fn routed() -> Node {

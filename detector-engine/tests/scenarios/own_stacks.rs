@@ -2,7 +2,7 @@
 //! addresses of the interface (`docs/detection-rules.md`, 6).
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// Pod 1 had 10.0.0.1, which its runtime took over; pod 2 has it assigned.
 fn taken_over() -> Node {

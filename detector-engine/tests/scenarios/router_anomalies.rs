@@ -1,7 +1,7 @@
 //! Router advertisements of pods: one finding for each device, and how it ends.
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 fn advertisement(ifindex: IfIndex, source: &str) -> Observation {
     Observation::RouterAdvertisement(RouterAdvertisement {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// Whether 10.9.0.2 on veth1 is drift for a deleted pool of 10.0.0.0/24 that also covers this.
 fn is_drift(coverage: Coverage) -> bool {

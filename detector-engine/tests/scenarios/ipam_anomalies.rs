@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// The allocations of 10.0.0.0/24 are deleted: absent addresses are drift at once.
 fn delete_allocations(node: &mut Node) {

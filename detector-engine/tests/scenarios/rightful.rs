@@ -1,7 +1,7 @@
 //! Which claimant records give an address to, and the drift about one that IPAM has allocated to another pod.
 
 use super::*;
-use crate::tests::{anomaly_fixtures::*, restart::restart};
+use crate::{anomaly_fixtures::*, restart::restart};
 
 /// A pod with this sandbox, to which its records give these addresses.
 pub(super) fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {

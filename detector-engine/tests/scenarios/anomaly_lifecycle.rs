@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 /// The next agent after a first snapshot, with the open anomalies of the earlier one.
 fn next(before: &Node) -> Node {

@@ -1,6 +1,6 @@
 //! Effects as text.
 
-use super::super::*;
+use super::*;
 
 pub(super) fn conflict_effect_text(effect: &Effect) -> Option<String> {
     match effect {

@@ -1,7 +1,7 @@
 //! How claims without a removal event expire (`docs/detection-rules.md`, 6).
 
 use super::*;
-use crate::tests::anomaly_fixtures::*;
+use crate::anomaly_fixtures::*;
 
 #[test]
 fn frame_only_claim_expires() {
