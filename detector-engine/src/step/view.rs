@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 #[cfg(test)]
-use crate::{
-    mirror::{facts::Facts, links::PodIdentity},
-    model::observation::NsId,
-};
+use crate::mirror::facts::Facts;
 use crate::{
     mirror::{facts::Owner, links::LinkState},
     model::{
@@ -32,33 +29,10 @@ impl Engine {
         View(self)
     }
 
-    /// Whether the whole node was read at least once.
-    #[cfg(test)]
-    pub(crate) fn has_full_snapshot(&self) -> bool {
-        self.mirror.is_complete
-    }
-
-    /// Whether a change of an open conflict waits to be reported.
-    #[cfg(test)]
-    pub(crate) fn has_unreported_change(&self, conflict: &Conflict) -> bool {
-        self.tracked
-            .lifecycle
-            .has_unreported_change(conflict.address, conflict.id)
-    }
-
+    /// For the model test, which takes over what the engine believes after a loss.
     #[cfg(test)]
     pub(crate) fn facts(&self) -> &Facts {
         &self.mirror.facts
-    }
-
-    /// The namespace in which the pod behind a device is, or last was.
-    #[cfg(test)]
-    pub(crate) fn namespace_of(&self, ifindex: IfIndex) -> Option<NsId> {
-        let id = ClaimantId::Device(ifindex, self.mirror.links.get(ifindex)?.generation);
-        match self.mirror.links.pod_identity(id) {
-            PodIdentity::Namespace(nsid) => Some(nsid),
-            PodIdentity::Claimant(_) => None,
-        }
     }
 }
 

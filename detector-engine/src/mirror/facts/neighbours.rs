@@ -284,12 +284,6 @@ impl Facts {
         }
     }
 
-    /// How many hardware addresses are in neighbour entries on bridges.
-    #[cfg(test)]
-    pub(crate) fn referenced_mac_count(&self) -> usize {
-        self.behind.len()
-    }
-
     /// Hardware addresses that left the last neighbour entry since the previous call.
     pub(crate) fn take_unreferenced(&mut self) -> Vec<(IfIndex, Mac)> {
         std::mem::take(&mut self.unreferenced)

@@ -29,5 +29,3 @@ pub(crate) use device_frames::quiet_after;
 pub(crate) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub(crate) use macs::{MacFault, MacKey};
 pub(crate) use routes::StrayTarget;
-#[cfg(test)]
-pub(crate) use sweep::{FEW_FOR, UPDATE_EVERY};

@@ -33,9 +33,9 @@ use crate::{
 };
 
 /// A sweep ends when its device has contested fewer addresses than start one for this time.
-pub(crate) const FEW_FOR: Duration = Duration::from_secs(60);
+const FEW_FOR: Duration = Duration::from_secs(60);
 /// A sweep is updated at most once in this time.
-pub(crate) const UPDATE_EVERY: Duration = Duration::from_secs(10);
+const UPDATE_EVERY: Duration = Duration::from_secs(10);
 /// How many addresses the sentence about a sweep names.
 const NAMED: usize = 4;
 

@@ -268,11 +268,7 @@ fn mac_is_referenced_while_any_bridge_entry_has_it() {
     for _ in 0..2 {
         entries.set_pod_entry(NudState::Stale, true);
     }
-    assert_eq!(
-        entries.facts.referenced_mac_count(),
-        1,
-        "only bridge entries count"
-    );
+    assert_eq!(entries.facts.behind.len(), 1, "only bridge entries count");
     assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.1")));
     assert_eq!(entries.referenced_macs(), [1]);
     assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.2")));
@@ -304,7 +300,7 @@ fn changing_lladdrs_leave_no_macs_behind() {
     for n in 0..200 {
         entries.set_bridge_lladdrs(&[n]);
     }
-    assert_eq!(entries.facts.referenced_mac_count(), 5);
+    assert_eq!(entries.facts.behind.len(), 5);
     assert!(entries.facts.remove_neighbour(BRIDGE, ip("10.0.0.1")));
-    assert_eq!(entries.facts.referenced_mac_count(), 0);
+    assert_eq!(entries.facts.behind.len(), 0);
 }

@@ -1,7 +1,9 @@
 //! What must hold after every observation.
 
 use super::*;
-use crate::track::repeats::QUIET;
+
+/// How long a conflict that has begun again must be over to be resolved (`docs/detection-rules.md`, section 1).
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Timers run only while time passes, and each operation takes a millisecond.
 const SLACK: Duration = Duration::from_secs(1);
@@ -83,18 +85,14 @@ impl Harness {
         }
         self.check_counts()?;
         prop_assert_eq!(self.engine.outdated_claimed(), Vec::<IpAddr>::new());
-        let links = self.world.links.iter();
-        let without_peer = links.filter(|(_, device)| device.link.peer.is_none());
-        self.world.former_namespaces = without_peer
-            .filter_map(|(ifindex, _)| Some((*ifindex, self.engine.namespace_of(*ifindex)?)))
-            .collect();
+        self.note_namespaces();
         if self.engine.view().is_restoring() {
             return Ok(());
         }
         let conflicts = self.engine.view().conflicts(self.world.now);
         let (waiting, settled): (Vec<_>, Vec<_>) = conflicts
             .iter()
-            .partition(|c| self.engine.has_unreported_change(c));
+            .partition(|c| self.has_unreported_change(c));
         for conflict in &waiting {
             let since = self.world.now.since(conflict.updated_at);
             prop_assert!(since < UPDATE_INTERVAL + SLACK, "a change is not reported");
@@ -111,7 +109,8 @@ impl Harness {
             let reported = self.open.get(&conflict.id).map(|c| c.sweep);
             prop_assert_eq!(reported, Some(conflict.sweep), "the reported sweep");
         }
-        self.sweeps.check(&self.engine, self.world.now)?;
+        self.sweeps
+            .check(&self.engine, self.is_node_read(), self.world.now)?;
         let now = self.world.now;
         for since in conflicts.iter().filter_map(|c| c.quiet_since) {
             prop_assert!(now.since(since) < QUIET + SLACK, "an end is not reported");
@@ -145,6 +144,41 @@ impl Harness {
 }
 
 impl Harness {
+    /// Whether the agent has read the whole node since its start.
+    pub(super) fn is_node_read(&self) -> bool {
+        self.newest > 0
+    }
+
+    fn has_unreported_change(&self, conflict: &Conflict) -> bool {
+        let record = self.engine.view().open_record(conflict);
+        record.is_some_and(|record| record.has_unreported_change)
+    }
+
+    /// Remembers in which namespace the agent knows each device.
+    fn note_namespaces(&mut self) {
+        let devices: HashMap<_, _> = self
+            .engine
+            .view()
+            .devices()
+            .into_iter()
+            .map(|device| ((device.ifindex, device.generation), device.peer))
+            .collect();
+        self.namespaces
+            .retain(|device, _| devices.contains_key(device));
+        let known = devices
+            .iter()
+            .filter_map(|(device, peer)| Some((*device, (*peer)?.nsid)));
+        self.namespaces.extend(known);
+        let links = &self.world.links;
+        let former = self
+            .namespaces
+            .iter()
+            .map(|((ifindex, _), nsid)| (*ifindex, *nsid));
+        self.world.former_namespaces = former
+            .filter(|(ifindex, _)| links.get(ifindex).is_some_and(|d| d.link.peer.is_none()))
+            .collect();
+    }
+
     /// What the engine keeps counted equals what it lists.
     fn check_counts(&self) -> TestCaseResult {
         let view = self.engine.view();

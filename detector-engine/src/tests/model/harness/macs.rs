@@ -11,7 +11,7 @@ impl Harness {
     }
 
     pub(super) fn check_macs(&mut self) -> TestCaseResult {
-        if !self.engine.has_full_snapshot() {
+        if !self.is_node_read() {
             return Ok(());
         }
         // An anomaly ends with the device that it names.

@@ -78,6 +78,8 @@ pub(super) struct Harness {
     macs: MacHistories,
     /// The open anomalies about hardware addresses, with the device that each names and its serial.
     named: HashMap<AnomalyId, (MacPlace, IfIndex, u64)>,
+    /// The namespace in which the agent last knew each pod device, by index and generation.
+    namespaces: HashMap<(IfIndex, u64), NsId>,
     /// Devices the engine asked to attach while out of sync.
     attach: BTreeSet<IfIndex>,
     resync_requested: bool,
@@ -105,6 +107,7 @@ impl Harness {
             sweeps: ReportedSweeps::default(),
             macs: MacHistories::default(),
             named: HashMap::new(),
+            namespaces: HashMap::new(),
             attach: BTreeSet::new(),
             resync_requested: false,
             lookups: None,

@@ -10,6 +10,7 @@ impl Harness {
         self.resync_requested = false;
         self.pending.clear();
         self.newest = 0;
+        self.namespaces.clear();
         self.lookups = None;
         let records = self.engine.view().open_records(self.world.now);
         prop_assert_eq!(records.len(), self.open.len());

@@ -1,10 +1,17 @@
 //! Sweeps, recomputed from the open conflicts.
 
 use super::*;
-use crate::track::anomaly::{DeviceKey, FEW_FOR, UPDATE_EVERY};
 
 /// A sweep starts here with the second contested address: a sequence has few addresses.
 pub(super) const SWEEP_FROM: usize = 2;
+
+/// A sweep is updated once in this time, and ends once its device has contested few addresses for that time
+/// (`docs/detection-rules.md`, section 14.5).
+const UPDATE_EVERY: Duration = Duration::from_secs(10);
+const FEW_FOR: Duration = Duration::from_secs(60);
+
+/// The index of a pod device, and its generation.
+type DeviceKey = (IfIndex, u64);
 
 /// The sweeps as their events show them.
 #[derive(Default)]
@@ -41,7 +48,13 @@ impl ReportedSweeps {
         Ok(())
     }
 
-    pub(super) fn check(&mut self, engine: &Engine, now: Timestamp) -> TestCaseResult {
+    /// A sweep has to be found only once the node `is_read`.
+    pub(super) fn check(
+        &mut self,
+        engine: &Engine,
+        is_read: bool,
+        now: Timestamp,
+    ) -> TestCaseResult {
         let open: Vec<_> = engine
             .view()
             .anomalies()
@@ -74,7 +87,7 @@ impl ReportedSweeps {
             prop_assert!(!is_swept || of.contains(&conflict.sweep.as_ref()));
         }
         for (device, count) in &contested {
-            let must_sweep = *count >= SWEEP_FROM && engine.has_full_snapshot();
+            let must_sweep = *count >= SWEEP_FROM && is_read;
             prop_assert!(!must_sweep || sweeps.contains_key(device), "no sweep");
         }
         let few = |d: &DeviceKey| contested.get(d).is_none_or(|count| *count < SWEEP_FROM);
