@@ -102,16 +102,6 @@ fn restored_flapping_ignores_the_order_of_devices() {
 }
 
 #[test]
-fn conflict_recorded_twice_is_restored_once() {
-    let node = Node::with_duplicate();
-    let mut records = node.engine.view().open_records(node.now);
-    records.extend(records.clone());
-    let mut node = next_within(Bounds::default(), records, node.now);
-    node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
-    assert_eq!(node.open_conflicts().len(), 1);
-}
-
-#[test]
 fn record_of_an_unownable_address_resolves() {
     let node = Node::with_observed_duplicate();
     let text = serde_json::to_string(&node.engine.view().open_records(node.now)).unwrap();

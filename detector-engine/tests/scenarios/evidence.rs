@@ -94,14 +94,6 @@ fn non_station_macs_are_not_claims() {
 }
 
 #[test]
-fn invalid_entry_with_a_mac_is_not_a_claim() {
-    let mut node = Node::with_pods(1);
-    node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    node.neighbour(1, "10.0.0.1", mac(1), NudState::Invalid);
-    assert!(node.engine.view().addresses().is_empty());
-}
-
-#[test]
 fn withdrawn_claims_free_the_devices_own_share() {
     let mut node = Node::with_bounds(Bounds {
         claims_per_device: 2,

@@ -360,18 +360,6 @@ fn alias_change_is_a_rename() {
 }
 
 #[test]
-fn peer_missing_from_a_snapshot_withdraws_its_addresses() {
-    let mut node = Node::with_pods(1);
-    node.address(1, "10.0.0.1");
-    node.resync(Snapshot {
-        links: vec![pod_without_peer(1)],
-        ..Snapshot::default()
-    });
-    assert!(node.engine.view().addresses().is_empty());
-    assert_eq!(node.engine.view().device(1).unwrap().peer, None);
-}
-
-#[test]
 fn displaced_namespace_no_longer_refutes_entries() {
     let mut node = Node::with_pods(3);
     node.read_pod_addresses(1, &[]);

@@ -24,18 +24,6 @@ fn host_gone(address: &str, prefix_len: u8) -> Observation {
 }
 
 #[test]
-fn pod_address_is_gone_with_its_last_prefix_length() {
-    let mut node = address_with_two_prefixes();
-    node.observe(address_gone(24));
-    assert!(node.conflict_events().is_empty());
-    node.observe(address_gone(32));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]
-    );
-}
-
-#[test]
 fn snapshot_drops_only_the_missing_prefix_length() {
     let mut node = address_with_two_prefixes();
     let device_snapshot = |prefix_len| Snapshot {
@@ -105,23 +93,10 @@ fn three_prefix_lengths_are_removed_one_by_one() {
     node.observe(address_gone(32));
     assert!(node.conflict_events().is_empty());
     node.observe(address_gone(16));
-    assert_eq!(node.conflict_events().len(), 1);
-}
-
-#[test]
-fn later_host_prefix_length_outlives_the_first() {
-    let mut node = Node::with_pods(1);
-    node.link(uplink(9));
-    node.address(1, "10.0.0.1");
-    for prefix_len in [24, 32] {
-        let info = assigned_with_prefix("10.0.0.1", prefix_len);
-        node.observe(Observation::HostAddress(9, info));
-    }
-    node.conflict_events();
-    node.observe(host_gone("10.0.0.1", 24));
-    assert!(node.conflict_events().is_empty());
-    node.observe(host_gone("10.0.0.1", 32));
-    assert_eq!(node.conflict_events().len(), 1);
+    assert_eq!(
+        node.conflict_events(),
+        ["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]
+    );
 }
 
 #[test]
@@ -145,13 +120,13 @@ fn prefix_lengths_of_another_holder_do_not_count() {
         ["10.0.0.1 host certain: veth1 node/eth8 left veth2(address_removed) -> eth8"]
     );
     node.conflict_events();
-    let host_gone = |prefix_len| {
+    let gone_on_8 = |prefix_len| {
         let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
         Observation::HostAddressGone(8, id)
     };
-    node.observe(host_gone(24));
+    node.observe(gone_on_8(24));
     assert!(node.conflict_events().is_empty());
-    node.observe(host_gone(32));
+    node.observe(gone_on_8(32));
     assert_eq!(node.conflict_events().len(), 1);
     assert!(node.open_conflicts().is_empty());
 }

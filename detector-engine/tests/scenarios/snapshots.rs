@@ -323,6 +323,7 @@ fn peer_missing_from_the_snapshot_is_gone() {
         node.conflict_events(),
         ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
     );
+    assert_eq!(node.engine.view().device(2).unwrap().peer, None);
 }
 
 #[test]
