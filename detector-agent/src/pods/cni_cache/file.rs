@@ -127,6 +127,10 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
         let Ok(net) = ip.address.parse::<IpNet>() else {
             continue;
         };
+        // The result for `lo` is written first: it gives the pod none of its addresses.
+        if net.addr().is_loopback() {
+            continue;
+        }
         // Without an index the plugin has one interface.
         let is_on_primary = |index| {
             let interface = usize::try_from(index).ok().and_then(|i| interfaces.get(i));
@@ -222,8 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn loopback_entry_has_no_host_device() {
-        assert_eq!(parse(LOOPBACK.as_bytes()).unwrap().devices, [""; 0]);
+    fn loopback_entry_has_neither_host_device_nor_addresses() {
+        let entry = parse(LOOPBACK.as_bytes()).unwrap();
+        assert_eq!(entry.devices, [""; 0]);
+        assert_eq!((entry.addresses, entry.further_addresses), (vec![], vec![]));
     }
 
     #[test]
