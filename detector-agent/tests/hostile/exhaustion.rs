@@ -8,7 +8,7 @@ use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
 };
 
-use crate::{AGENT, metrics::claims};
+use crate::{AGENT, metrics::claiming_devices};
 
 const MANIFEST: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -92,7 +92,7 @@ fn assert_memory_suffices(prefix: &str, pods: u16, addresses: u16, claim_all: Cl
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     until(DEADLINE, "every pod to be a claimant", || {
         for n in [0, addresses - 1] {
-            let found = claims(&node, &address(n).to_string())?;
+            let found = claiming_devices(&node, &address(n).to_string())?.len();
             if found != usize::from(pods) {
                 claim();
                 bail!("{found} of {pods} claim {}", address(n));

@@ -9,7 +9,7 @@ use detector_testkit::{
     Pod, PodSpec, announce, until,
 };
 
-use crate::AGENT;
+use crate::{AGENT, metrics::claiming_devices};
 
 const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 10);
 const VICTIM6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x10);
@@ -97,9 +97,12 @@ impl World {
     }
 }
 
-fn assert_only_the_attacker_is_named(agent: &Agent, address: IpAddr) {
+fn assert_only_the_attacker_is_named(node: &Node, agent: &Agent, address: IpAddr) {
     let conflict = agent.wait_raised(&address.to_string()).unwrap();
     assert_eq!(conflict.devices(), ["vethattacker", "vethvictim"]);
+    // An update about another claimant may still be waiting for its turn.
+    let claiming = claiming_devices(node, &address.to_string()).unwrap();
+    assert_eq!(claiming, ["vethattacker", "vethvictim"]);
     for received in agent.events() {
         if let Some(conflict) = received.event.conflict() {
             assert!(
@@ -118,7 +121,7 @@ fn macs_of_others_in_arp_name_only_the_sender() {
     world.learn(VICTIM.into());
     world.flip(VICTIM.into());
     barrier.pass(&world.node, &agent).unwrap();
-    assert_only_the_attacker_is_named(&agent, VICTIM.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM.into());
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn macs_of_others_in_ndp_name_only_the_sender() {
     world.learn(VICTIM6.into());
     world.flip(VICTIM6.into());
     barrier.pass(&world.node, &agent).unwrap();
-    assert_only_the_attacker_is_named(&agent, VICTIM6.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM6.into());
 }
 
 /// A node that forwards learns the source link-layer address of a router solicitation, whatever it
@@ -149,7 +152,7 @@ fn macs_of_others_in_router_solicitations_name_only_the_sender() {
         Frame::icmpv6(world.attacker.mac(), group, VICTIM6, routers, 133, &body)
     });
     barrier.pass(&world.node, &agent).unwrap();
-    assert_only_the_attacker_is_named(&agent, VICTIM6.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM6.into());
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn macs_of_others_behind_priority_tags_name_only_the_sender() {
         (0..6).fold(world.claim(VICTIM.into(), mac), |frame, _| frame.vlan(0))
     });
     barrier.pass(&world.node, &agent).unwrap();
-    assert_only_the_attacker_is_named(&agent, VICTIM.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM.into());
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn entries_forged_before_the_start_name_no_pod() {
     let events = barrier.pass(&world.node, &agent).unwrap();
     assert!(events.is_empty(), "{events:#?}");
     world.flip(VICTIM.into());
-    assert_only_the_attacker_is_named(&agent, VICTIM.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM.into());
 }
 
 #[test]
@@ -196,7 +199,7 @@ fn framed_pod_is_not_named_after_a_restart() {
     let mut agent = Agent::start_ready(&world.node, &command).unwrap();
     world.learn(VICTIM.into());
     world.flip(VICTIM.into());
-    assert_only_the_attacker_is_named(&agent, VICTIM.into());
+    assert_only_the_attacker_is_named(&world.node, &agent, VICTIM.into());
     agent.terminate(DEADLINE).unwrap();
     let agent = Agent::start_ready(&world.node, &command).unwrap();
     world.flip(VICTIM.into());
@@ -205,6 +208,8 @@ fn framed_pod_is_not_named_after_a_restart() {
     for conflict in named {
         assert!(conflict.claimant("vethinnocent").is_none(), "{conflict:#?}");
     }
+    let claiming = claiming_devices(&world.node, &VICTIM.to_string()).unwrap();
+    assert_eq!(claiming, ["vethattacker", "vethvictim"]);
 }
 
 /// A routed device: what the node learns there came in on it.
@@ -230,7 +235,7 @@ fn mac_of_another_pod_on_a_routed_device_names_only_the_sender() {
         sender.send(&frame).unwrap();
     }
     barrier.pass(&node, &agent).unwrap();
-    assert_only_the_attacker_is_named(&agent, Ipv4Addr::new(10, 244, 1, 1).into());
+    assert_only_the_attacker_is_named(&node, &agent, Ipv4Addr::new(10, 244, 1, 1).into());
 }
 
 /// For the node's own address, an innocent pod would be deleted first.
@@ -253,4 +258,6 @@ fn claims_of_the_nodes_address_name_only_the_sender() {
     let conflict = agent.wait_raised(&NODE.to_string()).unwrap();
     assert_eq!(conflict.kind, "host");
     assert_eq!(conflict.devices(), ["cni0", "vethattacker"]);
+    let claiming = claiming_devices(&world.node, &NODE.to_string()).unwrap();
+    assert_eq!(claiming, ["vethattacker"]);
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{DEADLINE, Node, http::TestClient, until};
+use serde_json::Value;
 
 /// The value of a series in the agent's metrics; 0 if it has none.
 pub(crate) fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
@@ -12,19 +13,24 @@ pub(crate) fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
     Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
 }
 
-/// How many claims of an address the agent has.
-pub(crate) fn claims(node: &Node, address: &str) -> anyhow::Result<usize> {
+/// The devices with a claim of an address, in the order of their names. The node's own claim is not among them.
+pub(crate) fn claiming_devices(node: &Node, address: &str) -> anyhow::Result<Vec<String>> {
     let path = format!("/api/v1/claims?address={address}");
-    let answer = TestClient::new(node, "http://127.0.0.1:9842").get(&path)?;
-    let claims = answer.json()?["claims"].as_array().map(Vec::len);
-    claims.context("no list of claims")
+    let answer = TestClient::new(node, "http://127.0.0.1:9842")
+        .get(&path)?
+        .json()?;
+    let claims = answer["claims"].as_array().context("no list of claims")?;
+    let device = |claim: &Value| claim["device"].as_str().unwrap_or_default().to_owned();
+    let mut devices: Vec<_> = claims.iter().map(device).collect();
+    devices.sort();
+    Ok(devices)
 }
 
 /// Waits until the agent has this many claims of an address.
 pub(crate) fn wait_claims(node: &Node, address: &str, count: usize) {
     until(DEADLINE, "the claims of the address", || {
-        let claims = claims(node, address)?;
-        ensure!(claims == count, "{claims}");
+        let claiming = claiming_devices(node, address)?;
+        ensure!(claiming.len() == count, "{claiming:?}");
         Ok(())
     })
     .unwrap();
