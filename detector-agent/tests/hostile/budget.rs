@@ -10,7 +10,7 @@ use detector_testkit::{
 
 use crate::{
     AGENT,
-    metrics::{metric, wait_claims},
+    metrics::{metric, wait_claims, wait_table},
 };
 
 /// Frames of one flood before, and after, the claim in between. The budget is used up after a fraction of them.
@@ -45,18 +45,6 @@ fn flood(pod: &Pod, base: u8, address: Option<&str>) {
         frames.insert(HALF as usize, claim.to_bytes());
     }
     FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
-}
-
-/// Waits until the addresses that the agent has claims of are in the kernel's table; the node has `devices` so far. The thread
-/// that writes the table attaches to one more device afterwards.
-fn wait_table(node: &Node, devices: u64) {
-    let _last = node.add_pod(&PodSpec::new("vethlast")).unwrap();
-    until(DEADLINE, "the last device to be attached", || {
-        let attached = metric(node, "ipconflict_devices_attached")?;
-        ensure!(attached == devices + 1, "{attached}");
-        Ok(())
-    })
-    .unwrap();
 }
 
 /// Most frames were beyond the budgets of these devices, and the log names each once.
@@ -108,7 +96,7 @@ fn mapped_addresses_hide_no_arp_claim() {
     let _victim = node.add_pod(&victim_pod(0)).unwrap();
     let hostile = hostile_pods(&node, 1);
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    wait_table(&node, 2);
+    let _last = wait_table(&node, 2);
     flood(&hostile[0], 100, None);
     let address: Ipv4Addr = victim(0).parse().unwrap();
     let mac = |n| MacAddress([2, 0, 0, 0, 2, n]);
@@ -160,7 +148,7 @@ fn pod_that_starts_during_a_flood_is_protected() {
     flood(&hostile[0], 100, Some(&victim(0)));
     let _victim = node.add_pod(&victim_pod(0)).unwrap();
     wait_claims(&node, &victim(0), 1);
-    wait_table(&node, 2);
+    let _last = wait_table(&node, 2);
     flood(&hostile[0], 101, Some(&victim(0)));
     let conflict = agent.wait_raised(&victim(0)).unwrap();
     assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
@@ -173,6 +161,8 @@ fn claim_evicted_before_the_victim_started_raises_at_once() {
     let sender = FrameSender::open(&hostile[0]).unwrap();
     let claim = Frame::announcement(hostile[0].mac(), victim(0).parse().unwrap());
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    // Writing the whole table, as after the start, has all claims published again.
+    let _first = wait_table(&node, 1);
     // Published, and dropped by the agent in favour of the claims that follow.
     sender.send(&claim).unwrap();
     let claims = |count| wait_claims(&node, &victim(0), count);
@@ -188,7 +178,7 @@ fn claim_evicted_before_the_victim_started_raises_at_once() {
     claims(0);
     let _victim = node.add_pod(&victim_pod(0)).unwrap();
     claims(1);
-    wait_table(&node, 2);
+    let _last = wait_table(&node, 3);
     sender.send(&claim).unwrap();
     let conflict = agent.wait_raised(&victim(0)).unwrap();
     assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);

@@ -6,7 +6,7 @@ use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
 };
 
-use crate::AGENT;
+use crate::{AGENT, metrics::wait_table};
 
 const ADDRESS: &str = "10.9.4.1";
 
@@ -51,6 +51,8 @@ fn address_removed_but_claimed_in_frames_raises_again() {
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     agent.wait_raised(ADDRESS).unwrap();
+    // Writing the whole table, as after the start, has all claims published again.
+    let _last = wait_table(&node, 2);
     let sender = FrameSender::open(&pods[1]).unwrap();
     let frame = Frame::announcement(pods[1].mac(), ADDRESS.parse().unwrap());
     sender.send(&frame).unwrap();

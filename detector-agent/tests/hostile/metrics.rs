@@ -1,7 +1,7 @@
 //! What the tests read from the agent's endpoints.
 
 use anyhow::{Context as _, ensure};
-use detector_testkit::{DEADLINE, Node, http::TestClient, until};
+use detector_testkit::{DEADLINE, Node, Pod, PodSpec, http::TestClient, until};
 use serde_json::Value;
 
 /// The value of a series in the agent's metrics; 0 if it has none.
@@ -34,4 +34,18 @@ pub(crate) fn wait_claims(node: &Node, address: &str, count: usize) {
         Ok(())
     })
     .unwrap();
+}
+
+/// Waits until the kernel has the addresses that the agent has claims of. The node has `devices` so far, and one more
+/// afterwards: the thread that writes the table of claimed addresses attaches to that one next.
+pub(crate) fn wait_table(node: &Node, devices: u64) -> Pod {
+    let last = PodSpec::new(format!("vethlast{devices}"));
+    let last = node.add_pod(&last).unwrap();
+    until(DEADLINE, "the last device to be attached", || {
+        let attached = metric(node, "ipconflict_devices_attached")?;
+        ensure!(attached == devices + 1, "{attached}");
+        Ok(())
+    })
+    .unwrap();
+    last
 }
