@@ -53,16 +53,19 @@ fn hidden_characters_in_a_name_reach_nobody() {
     );
     std::fs::write(config.path(), chat).unwrap();
     let spec = |device| PodSpec::new(device).address(format!("{ADDRESS}/32"));
-    let _pods = node.add_pods(&[HIDDEN, "vethb"].map(spec)).unwrap();
+    let _first = node.add_pod(&spec("vethb")).unwrap();
     let interfaces = ["--interfaces", "*"];
     let command = AgentCommand::run(AGENT)
         .args(interfaces)
         .arg("--config")
         .arg(config.path());
     let agent = Agent::start_ready(&node, &command).unwrap();
+    // The newest claimant is in the next step.
+    let _hidden = node.add_pod(&spec(HIDDEN)).unwrap();
     let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert!(conflict.devices().contains(&HIDDEN), "whole in the event");
     let step = conflict.guidance.unwrap().next_step;
+    assert!(step.contains("ve\u{fffd}th\u{fffd}a"), "{step:?}");
     let client = TestClient::new(&node, "http://127.0.0.1:9842");
     let metrics = client.get("/metrics").unwrap().body;
     let check = |args: &[&str]| {
