@@ -119,24 +119,40 @@ fn addresses_that_are_shared_on_purpose_raise_nothing() {
     assert!(events.is_empty(), "{events:#?}");
 }
 
-/// Frames of an address on `lo` count for nothing against pods that have it there as well, and in full against this one.
+/// Frames of an address on `lo` count for nothing against pods that have it there as well, and in full against this one: it has the
+/// address on its device, or its stack is its own.
 #[test]
 fn address_of_another_pod_on_lo_hides_no_frames() {
     const OWNER6: &str = "fd00::10";
-    let (node, [owner, pod]) = two_pods("furtherhide");
-    let line = format!("address add {OWNER6}/64 dev eth0 nodad");
-    owner.netns().ip(&line).unwrap();
-    let agent = start(&node);
-    // Linux does not answer NDP for it, so it is no claim of its own.
-    let line = format!("address add {OWNER6}/128 dev lo");
-    pod.netns().ip(&line).unwrap();
-    let address = OWNER6.parse().unwrap();
-    let claim = Frame::advertisement(pod.mac(), address, Some(pod.mac()), NaFlags::OVERRIDE);
-    FrameSender::open(&pod).unwrap().send(&claim).unwrap();
-    let conflict = agent.wait_raised(OWNER6).unwrap();
-    assert_eq!(conflict.devices(), ["vetha", "vethb"]);
-    let kinds = conflict.claimant("vethb").unwrap().evidence_kinds();
-    assert!(kinds.contains(&"ndp"), "{kinds:?}");
+    for has_own_stack in [false, true] {
+        let (node, [owner, pod]) = two_pods("furtherhide");
+        let claim = |pod: &Pod| {
+            let (mac, address) = (pod.mac(), OWNER6.parse().unwrap());
+            let frame = Frame::advertisement(mac, address, Some(mac), NaFlags::OVERRIDE);
+            FrameSender::open(pod).unwrap().send(&frame).unwrap();
+        };
+        if !has_own_stack {
+            let line = format!("address add {OWNER6}/64 dev eth0 nodad");
+            owner.netns().ip(&line).unwrap();
+        }
+        let agent = start(&node);
+        // Linux does not answer NDP for it, so it is no claim of its own. One that is raised shows that the namespace was read.
+        let lines = [
+            format!("address add {OWNER6}/128 dev lo"),
+            "link add link eth0 name macvlan0 type macvlan mode bridge".to_owned(),
+            format!("address add {OWNER}/32 dev macvlan0"),
+        ];
+        pod.netns().ip_batch(lines).unwrap();
+        agent.wait_raised(OWNER).unwrap();
+        if has_own_stack {
+            claim(&owner);
+        }
+        claim(&pod);
+        let conflict = agent.wait_raised(OWNER6).unwrap();
+        assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+        let kinds = conflict.claimant("vethb").unwrap().evidence_kinds();
+        assert!(kinds.contains(&"ndp"), "{kinds:?}");
+    }
 }
 
 #[test]
