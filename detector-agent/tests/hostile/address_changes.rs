@@ -19,14 +19,14 @@ fn change(verb: &str, address: &str) -> String {
     format!("address {verb} {address}/32 dev eth0")
 }
 
-/// Adds and removes addresses of no other pod; in between changes `line`.
-fn flood(pod: &Pod, line: String) {
+/// Adds and removes addresses of no other pod; in between makes these changes.
+fn flood(pod: &Pod, changes: impl IntoIterator<Item = String>) {
     let round = |n: u32| {
         let address = format!("10.100.{}.{}", n / 256, n % 256);
         ["add", "del"].map(|verb| change(verb, &address))
     };
     let mut lines: Vec<_> = (0..ROUNDS).flat_map(round).collect();
-    lines.push(line);
+    lines.extend(changes);
     lines.extend((0..ROUNDS).flat_map(round));
     pod.netns().ip_batch(lines).unwrap();
 }
@@ -38,10 +38,10 @@ fn claim_inside_a_flood_of_address_changes_raises() {
     let _victim = node.add_pod(&victim).unwrap();
     let hostile = node.add_pod(&PodSpec::new("vethhostile")).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    flood(&hostile, change("add", VICTIM));
+    flood(&hostile, [change("add", VICTIM)]);
     let conflict = agent.wait_raised(VICTIM).unwrap();
     assert_eq!(conflict.confidence, "certain");
-    flood(&hostile, change("del", VICTIM));
+    flood(&hostile, [change("del", VICTIM)]);
     agent
         .wait_event(DEADLINE, |event| event.resolves(VICTIM))
         .unwrap();
@@ -59,14 +59,30 @@ fn claim_inside_a_flood_of_address_changes_raises() {
     assert!(named[0].contains("vethhostile"), "{log}");
 }
 
+/// Too short for a read of the device to find it.
+#[test]
+fn claim_of_a_moment_inside_a_flood_of_address_changes_raises() {
+    let node = Node::new("churnmoment").unwrap();
+    let victim = PodSpec::new("vethvictim").address(format!("{VICTIM}/32"));
+    let _victim = node.add_pod(&victim).unwrap();
+    let hostile = node.add_pod(&PodSpec::new("vethhostile")).unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    flood(&hostile, ["add", "del"].map(|verb| change(verb, VICTIM)));
+    let conflict = agent.wait_raised(VICTIM).unwrap();
+    assert_eq!(conflict.confidence, "certain");
+    agent
+        .wait_event(DEADLINE, |event| event.resolves(VICTIM))
+        .unwrap();
+}
+
 #[test]
 fn what_is_left_after_a_flood_of_address_changes_is_read() {
     let node = Node::new("churnend").unwrap();
     let hostile = node.add_pod(&PodSpec::new("vethhostile")).unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    flood(&hostile, change("add", LEFT));
+    flood(&hostile, [change("add", LEFT)]);
     wait_claims(&node, LEFT, 1);
-    flood(&hostile, change("del", LEFT));
+    flood(&hostile, [change("del", LEFT)]);
     wait_claims(&node, LEFT, 0);
 }
 
