@@ -13,7 +13,7 @@ use detector_testkit::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::AGENT;
+use crate::{AGENT, metrics::wait_claims};
 
 const VICTIMS: usize = 60;
 const OFFENDER: &str = "vethbad";
@@ -69,6 +69,13 @@ impl Site {
 
     /// The offender claims the address of every victim; returns once each is in conflict.
     fn sweep(&self, agent: &Agent) {
+        self.claim_all();
+        for victim in 1..=VICTIMS {
+            agent.wait_raised(&address(victim)).unwrap();
+        }
+    }
+
+    fn claim_all(&self) {
         let claim = |victim| {
             let address = address(victim).parse().unwrap();
             Frame::gratuitous_reply(self.offender.mac(), address).to_bytes()
@@ -76,9 +83,6 @@ impl Site {
         let frames: Vec<_> = (1..=VICTIMS).map(claim).collect();
         let sender = FrameSender::open(&self.offender).unwrap();
         sender.send_all(&frames).unwrap();
-        for victim in 1..=VICTIMS {
-            agent.wait_raised(&address(victim)).unwrap();
-        }
     }
 
     fn get(&self, path: &str, list: &str) -> Vec<Value> {
@@ -197,6 +201,24 @@ fn a_victim_whose_conflict_becomes_certain_is_notified() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn a_sweep_that_goes_on_over_a_restart_is_one_finding() {
+    let site = Site::new("swrestart");
+    let mut agent = site.start_agent();
+    site.sweep(&agent);
+    site.wait_received(SWEEP_RAISED);
+    agent.terminate(DEADLINE).unwrap();
+    let mut agent = site.start_agent();
+    site.claim_all();
+    for victim in 1..=VICTIMS {
+        wait_claims(&site.node, &address(victim), 2);
+    }
+    site.node.ip(&format!("link delete {OFFENDER}")).unwrap();
+    site.wait_received(SWEEP_RESOLVED);
+    agent.terminate(DEADLINE).unwrap();
+    site.assert_one_finding_and_three_conflicts();
 }
 
 #[test]
