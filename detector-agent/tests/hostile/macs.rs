@@ -82,6 +82,27 @@ fn mac_stolen_packet_by_packet_is_found_once() {
     assert_eq!(events.len(), 1, "{events:#?}");
 }
 
+/// More MAC addresses behind the attacker's port than the agent keeps of one.
+#[test]
+fn mac_stolen_beside_a_flood_of_others_is_found() {
+    let (node, [victim, attacker]) = bridged_pods("macflood");
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let mac = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        MacAddress([2, 0x0f, 0, 0, high, low])
+    };
+    let frame = |n| Frame::probe(mac(n), Ipv4Addr::new(192, 0, 2, 77)).to_bytes();
+    let frames: Vec<_> = (0..2_000).map(frame).collect();
+    FrameSender::open(&attacker)
+        .unwrap()
+        .send_all(&frames)
+        .unwrap();
+    let log = agent.wait_log(DEADLINE, "forwarding entries of a port");
+    assert!(log.unwrap().contains("vethattacker"));
+    steal(&node, &attacker, victim.mac());
+    wait_moved(&agent);
+}
+
 #[test]
 fn mac_stolen_before_the_start_is_found() {
     let (node, [victim, attacker]) = bridged_pods("macearly");
