@@ -13,13 +13,19 @@ pub(crate) fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
     Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
 }
 
-/// The devices with a claim of an address, in the order of their names. The node's own claim is not among them.
-pub(crate) fn claiming_devices(node: &Node, address: &str) -> anyhow::Result<Vec<String>> {
+/// The agent's claims of an address. The node's own is not among them.
+pub(crate) fn claims(node: &Node, address: &str) -> anyhow::Result<Vec<Value>> {
     let path = format!("/api/v1/claims?address={address}");
     let answer = TestClient::new(node, "http://127.0.0.1:9842")
         .get(&path)?
         .json()?;
     let claims = answer["claims"].as_array().context("no list of claims")?;
+    Ok(claims.clone())
+}
+
+/// The devices with a claim of an address, in the order of their names.
+pub(crate) fn claiming_devices(node: &Node, address: &str) -> anyhow::Result<Vec<String>> {
+    let claims = claims(node, address)?;
     let device = |claim: &Value| claim["device"].as_str().unwrap_or_default().to_owned();
     let mut devices: Vec<_> = claims.iter().map(device).collect();
     devices.sort();

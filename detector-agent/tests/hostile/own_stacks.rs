@@ -3,12 +3,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use anyhow::ensure;
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, Frame, FrameSender, KubeApi, MacAddress, NaFlags, Node, Pod,
-    PodSpec, event::Conflict, kube_api::pod,
+    PodSpec, event::Conflict, kube_api::pod, until,
 };
 
-use crate::AGENT;
+use crate::{AGENT, metrics::claims};
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 1);
 const ADDRESS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
@@ -90,6 +91,16 @@ fn pod_with_a_programs_address_does_not_take_its_name() {
         announce(&program, program.mac(), ADDRESS.into());
         let conflict = agent.wait_raised(&ADDRESS.to_string()).unwrap();
         assert_eq!(conflict.devices(), ["vethattacker", "vethprogram"]);
+        // Which pod the attacker is has been decided.
+        until(DEADLINE, "the attacker to stay without a name", || {
+            let claims = claims(&node, &ADDRESS.to_string())?;
+            let attacker = claims.iter().find(|c| c["device"] == "vethattacker");
+            let why = attacker.and_then(|c| c["pod_unknown_because"].as_str());
+            let is_decided = why.is_some_and(|why| why.contains("may have taken it"));
+            ensure!(is_decided, "{attacker:#?}");
+            Ok(())
+        })
+        .unwrap();
         // A third claimant: whatever is known of the names by then is in the update.
         let third = PodSpec::new("veththird").address(format!("{ADDRESS}/32"));
         let _third = node.add_pod(&third).unwrap();
