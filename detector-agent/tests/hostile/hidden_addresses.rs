@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, until,
+    Agent, AgentCommand, DEADLINE, Event, Frame, FrameSender, Node, Pod, PodSpec, until,
 };
 
-use crate::{AGENT, metrics::wait_table};
+use crate::{
+    AGENT,
+    metrics::{claiming_devices, claims, wait_claims, wait_table},
+};
 
 const ADDRESS: &str = "10.9.4.1";
 
@@ -30,6 +34,50 @@ fn addresses_of_host_scope_are_claims() {
     agent
         .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
         .unwrap();
+}
+
+/// Two other pods claim the address before and after, so that the table of claimed addresses stays as it is.
+#[test]
+fn address_removed_but_claimed_in_frames_rejoins_the_conflict_of_others() {
+    const SOON: Duration = Duration::from_secs(10);
+    let node = Node::new("rejoin").unwrap();
+    let pods = node
+        .add_pods(
+            &["vetha", "vethb", "vethc"]
+                .map(|device| PodSpec::new(device).address(format!("{ADDRESS}/32"))),
+        )
+        .unwrap();
+    pods[1].add_address("10.9.4.2/32").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    wait_claims(&node, ADDRESS, 3);
+    let _last = wait_table(&node, 3);
+    let sender = FrameSender::open(&pods[1]).unwrap();
+    let frame = Frame::announcement(pods[1].mac(), ADDRESS.parse().unwrap());
+    sender.send(&frame).unwrap();
+    until(DEADLINE, "the frame to be evidence", || {
+        let claims = claims(&node, ADDRESS)?;
+        let claim = claims.iter().find(|claim| claim["device"] == "vethb");
+        let evidence = claim.and_then(|claim| claim["evidence"].as_array());
+        let is_seen = evidence.is_some_and(|all| all.iter().any(|e| e["kind"] == "arp"));
+        ensure!(is_seen, "{claim:#?}");
+        Ok(())
+    })
+    .unwrap();
+    pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
+    wait_claims(&node, ADDRESS, 2);
+    until(SOON, "the pod to be a claimant again", || {
+        sender.send(&frame)?;
+        let claiming = claiming_devices(&node, ADDRESS)?;
+        ensure!(claiming == ["vetha", "vethb", "vethc"], "{claiming:?}");
+        Ok(())
+    })
+    .unwrap();
+    let rejoined = |event: &Event| {
+        let conflict = event.conflict();
+        let claimant = conflict.as_ref().and_then(|c| c.claimant("vethb"));
+        claimant.is_some_and(|c| c.left.is_none() && c.evidence_kinds() == ["arp"])
+    };
+    agent.wait_event(DEADLINE, rejoined).unwrap();
 }
 
 /// The kernel program counts repeated claims only, for up to 30 seconds. A claim that ended with its address is none of those.
