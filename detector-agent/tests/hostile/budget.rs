@@ -35,14 +35,19 @@ fn hostile_pods(node: &Node, count: usize) -> Vec<Pod> {
 
 /// Claims addresses that differ in each frame and are different for each `base`, and once, in between, `address`.
 fn flood(pod: &Pod, base: u8, address: Option<&str>) {
+    let claim = |address: &str| Frame::announcement(pod.mac(), address.parse().unwrap());
+    flood_around(pod, base, address.map(claim));
+}
+
+/// The same around any frame.
+pub(crate) fn flood_around(pod: &Pod, base: u8, inside: Option<Frame>) {
     let first = u32::from_be_bytes([base, 0, 0, 0]);
     let claims = (first..first + 2 * HALF).map(Into::into);
     let mut frames: Vec<_> = claims
         .map(|claim| Frame::announcement(pod.mac(), claim).to_bytes())
         .collect();
-    if let Some(address) = address {
-        let claim = Frame::announcement(pod.mac(), address.parse().unwrap());
-        frames.insert(HALF as usize, claim.to_bytes());
+    if let Some(inside) = inside {
+        frames.insert(HALF as usize, inside.to_bytes());
     }
     FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
 }

@@ -7,7 +7,7 @@ use detector_testkit::{
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
 };
 
-use crate::{AGENT, metrics::wait_claims};
+use crate::{AGENT, budget::flood_around, metrics::wait_claims};
 
 const KIND: &str = "rogue_router";
 const PREFIX: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0);
@@ -80,6 +80,16 @@ fn router_on_a_routed_device_behind_tags_is_found() {
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let frame = (0..6).fold(advertisement(&pod, 1), |frame, _| frame.vlan(0));
     advertise(&pod, frame);
+    let found = wait(&agent, ANOMALY_RAISED);
+    assert_eq!(found.device.as_deref(), Some("vethbad"));
+}
+
+/// The pod's budget is used up before its only advertisement.
+#[test]
+fn router_inside_a_flood_is_found() {
+    let (node, pods) = bridged("rogueflood");
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    flood_around(&pods[1], 100, Some(advertisement(&pods[1], 1)));
     let found = wait(&agent, ANOMALY_RAISED);
     assert_eq!(found.device.as_deref(), Some("vethbad"));
 }
