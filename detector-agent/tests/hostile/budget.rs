@@ -1,6 +1,9 @@
 //! Floods of ARP beyond a device's budget in the kernel, with one claim in between that must not be missed.
 
-use std::{net::Ipv4Addr, thread};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    thread,
+};
 
 use anyhow::ensure;
 use detector_testkit::{
@@ -94,7 +97,8 @@ fn claim_inside_a_flood_raises() {
     assert_flood_is_reported(&node, &agent, &hostile, 4 * u64::from(HALF));
 }
 
-/// Advertisements for the IPv4-mapped form of the victim's address use nothing up that its ARP claims need.
+/// Advertisements for the IPv4-mapped form of the victim's address, and for the IPv6 address that begins with the same bytes, use
+/// nothing up that its ARP claims need.
 #[test]
 fn mapped_addresses_hide_no_arp_claim() {
     let node = Node::new("mapped").unwrap();
@@ -105,12 +109,16 @@ fn mapped_addresses_hide_no_arp_claim() {
     flood(&hostile[0], 100, None);
     let address: Ipv4Addr = victim(0).parse().unwrap();
     let mac = |n| MacAddress([2, 0, 0, 0, 2, n]);
-    let mapped = (0..200).map(|n| {
+    let [a, b, c, d] = address.octets();
+    let same_bytes = Ipv6Addr::from([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let of_both = |n| {
         let mac = mac(n);
-        Frame::advertisement(mac, address.to_ipv6_mapped(), Some(mac), NaFlags::OVERRIDE).to_bytes()
-    });
+        [address.to_ipv6_mapped(), same_bytes].map(|claimed| {
+            Frame::advertisement(mac, claimed, Some(mac), NaFlags::OVERRIDE).to_bytes()
+        })
+    };
     let claim = Frame::announcement(hostile[0].mac(), address).to_bytes();
-    let frames: Vec<_> = mapped.chain([claim]).collect();
+    let frames: Vec<_> = (0..200).flat_map(of_both).chain([claim]).collect();
     let sender = FrameSender::open(&hostile[0]).unwrap();
     sender.send_all(&frames).unwrap();
     let conflict = agent.wait_raised(&victim(0)).unwrap();
