@@ -1,11 +1,13 @@
 //! Linux answers ARP for every address of a namespace on each interface: an address on `lo` or a dummy of one pod that another
 //! pod has is a conflict before either uses it.
 
+use anyhow::ensure;
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Event, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
+    until,
 };
 
-use crate::AGENT;
+use crate::{AGENT, metrics::metric};
 
 const OWNER: &str = "10.244.1.10";
 const SHARED: &str = "10.96.0.10";
@@ -165,4 +167,22 @@ fn address_behind_many_others_on_lo_raises() {
     pod.netns().ip_batch(lines.chain([last])).unwrap();
     let conflict = agent.wait_raised(OWNER).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
+}
+
+/// More than are read of one namespace.
+#[test]
+fn addresses_on_lo_beyond_all_bounds_are_counted_and_logged() {
+    let (node, [_owner, pod]) = two_pods("furtherbeyond");
+    let many = (0..16_500u32).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n));
+    let lines = many.map(|address| format!("address add {address}/32 dev lo"));
+    pod.netns().ip_batch(lines).unwrap();
+    let agent = start(&node);
+    let log = agent.wait_log(DEADLINE, "addresses on further interfaces");
+    assert!(log.unwrap().contains("vethb"));
+    until(DEADLINE, "the addresses to be counted", || {
+        let series = r#"ipconflict_observations_dropped_total{reason="claims_per_device"}"#;
+        ensure!(metric(&node, series)? > 0, "none");
+        Ok(())
+    })
+    .unwrap();
 }
