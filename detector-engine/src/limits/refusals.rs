@@ -56,22 +56,12 @@ impl BoundKind {
         !matches!(self, Self::FrameClaims | Self::FurtherAddresses)
     }
 
-    /// Whether only a snapshot of the node contains what was refused.
-    fn needs_node_snapshot(self) -> bool {
-        match self {
-            Self::Addresses
-            | Self::FurtherAddresses
-            | Self::Assignments
-            | Self::AddressChanges
-            | Self::FrameClaims
-            | Self::DeviceNeighbours => false,
-            Self::PortForwarding
-            | Self::Links
-            | Self::HostAddresses
-            | Self::Neighbours
-            | Self::Forwarding
-            | Self::Routes => true,
-        }
+    /// Whether a snapshot of the device whose bound it is contains what was refused.
+    fn is_of_device(self) -> bool {
+        matches!(
+            self,
+            Self::Addresses | Self::Assignments | Self::AddressChanges | Self::DeviceNeighbours
+        )
     }
 }
 
@@ -85,11 +75,12 @@ pub(crate) enum BoundOwner {
 /// What one bound refused.
 #[derive(Debug)]
 struct Refusal {
-    last: Timestamp,
     /// The position of the last refusal in the order of
     /// [`InFlightSnapshots`](crate::limits::in_flight_snapshots::InFlightSnapshots); `None` once a snapshot
     /// that started after it was merged.
     missing: Option<u64>,
+    /// The first check after the last refusal.
+    checked: Option<Timestamp>,
 }
 
 /// When the owner of bounds was read again, and may be next.
@@ -147,33 +138,30 @@ pub(crate) struct DueReads {
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     by_owner: BTreeMap<BoundOwner, OwnerRefusals>,
-    /// Refused since [`Refusals::apply_noted`], with the position of the last one.
-    noted: BTreeMap<(BoundOwner, BoundKind), u64>,
+    /// Bounds to name, which had refused nothing for [`RECOVERY`].
+    new: Vec<(BoundOwner, BoundKind)>,
     next_check: Option<Timestamp>,
 }
 
 impl Refusals {
     /// Something was refused at a bound.
     pub(crate) fn note(&mut self, owner: BoundOwner, bound: BoundKind, position: u64) {
-        self.noted.insert((owner, bound), position);
+        let bounds = &mut self.by_owner.entry(owner).or_default().bounds;
+        let refusal = Refusal {
+            missing: bound.is_readable().then_some(position),
+            checked: None,
+        };
+        if bounds.insert(bound, refusal).is_none() {
+            self.new.push((owner, bound));
+        }
     }
 
-    /// Takes over what was noted; returns the bounds to name, which had refused nothing for
-    /// [`RECOVERY`].
-    pub(crate) fn apply_noted(&mut self, now: Timestamp) -> Vec<(BoundOwner, BoundKind)> {
-        let mut new = Vec::new();
-        for ((owner, bound), position) in std::mem::take(&mut self.noted) {
-            let bounds = &mut self.by_owner.entry(owner).or_default().bounds;
-            let refusal = Refusal {
-                last: now,
-                missing: bound.is_readable().then_some(position),
-            };
-            if bounds.insert(bound, refusal).is_none() {
-                new.push((owner, bound));
-            }
+    /// The bounds to name; also sees to the next check.
+    pub(crate) fn take_new(&mut self, now: Timestamp) -> Vec<(BoundOwner, BoundKind)> {
+        if !self.new.is_empty() {
             self.next_check.get_or_insert(now + CHECK_INTERVAL);
         }
-        new
+        std::mem::take(&mut self.new)
     }
 
     /// A snapshot that started at this position is about to be merged: what it contains and was
@@ -216,17 +204,12 @@ impl Refusals {
 
     /// Whether something that was refused on a device, or of the node's neighbours, is unknown.
     pub(crate) fn lacks(&self, ifindex: IfIndex) -> bool {
-        let is_noted = |owner| {
-            let from = (owner, BoundKind::Addresses);
-            let noted = self.noted.range(from..).next();
-            noted.is_some_and(|((known, _), _)| *known == owner)
-        };
         [BoundOwner::Device(ifindex), BoundOwner::Node]
             .into_iter()
             .any(|owner| {
                 let refusals = self.by_owner.get(&owner);
                 let mut bounds = refusals.into_iter().flat_map(|r| r.bounds.values());
-                is_noted(owner) || bounds.any(|refusal| refusal.missing.is_some())
+                bounds.any(|refusal| refusal.missing.is_some())
             })
     }
 
@@ -250,12 +233,13 @@ impl Refusals {
         let mut devices = BTreeSet::new();
         for (owner, refusals) in &mut self.by_owner {
             refusals.bounds.retain(|_, refusal| {
-                refusal.missing.is_some() || now.since(refusal.last) < RECOVERY
+                let quiet = now.since(*refusal.checked.get_or_insert(now));
+                refusal.missing.is_some() || quiet < RECOVERY
             });
             let missing = refusals.bounds.iter().filter(|(_, r)| r.missing.is_some());
             for (bound, _) in missing.filter(|(bound, _)| has_room(*owner, **bound)) {
                 match owner {
-                    BoundOwner::Device(ifindex) if !bound.needs_node_snapshot() => {
+                    BoundOwner::Device(ifindex) if bound.is_of_device() => {
                         if refusals.pace.is_ready(now) {
                             devices.insert((refusals.pace.next, *ifindex));
                         }

@@ -104,7 +104,7 @@ impl Engine {
 
     /// Names the bounds that were reached in this step.
     pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for (owner, bound) in self.reads.refusals.apply_noted(now) {
+        for (owner, bound) in self.reads.refusals.take_new(now) {
             let device = match owner {
                 BoundOwner::Node => None,
                 BoundOwner::Device(ifindex) => {
