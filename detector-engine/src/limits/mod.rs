@@ -3,7 +3,6 @@
 pub(crate) mod change_budget;
 pub(crate) mod claimed_addresses;
 pub(crate) mod expiry;
-pub(crate) mod further_reads;
 pub(crate) mod in_flight_snapshots;
-pub(crate) mod refusals;
+pub(crate) mod reads;
 pub(crate) mod self_check;

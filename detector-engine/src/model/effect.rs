@@ -36,8 +36,8 @@ pub enum Effect {
     Resync,
     /// A self-check found and corrected a difference from the kernel that no live update explains.
     Corrected(Discrepancy),
-    /// Take a snapshot of a device: a bound that refused something has room again, or an update of
-    /// its addresses could not be applied.
+    /// Take a snapshot of a device: a bound that refused something has room again, an update of its
+    /// addresses could not be applied, or something changed in the pod that only a snapshot shows.
     ReadDevice(PodDevice),
     /// Take another snapshot of the node, although nothing was lost.
     ReadNode(RereadReason),

@@ -1,10 +1,10 @@
 //! What to do when something is refused at a bound, and when there is room again
-//! ([`Refusals`](crate::limits::refusals)).
+//! ([`ReadSchedule`](crate::limits::reads)).
 
 use std::net::IpAddr;
 
 use crate::{
-    limits::refusals::BoundOwner,
+    limits::reads::ReadTarget,
     mirror::{facts::MAX_ASSIGNMENTS, links::LinkState},
     model::{
         effect::{BoundKind, BoundReached, Effect, RereadReason},
@@ -18,14 +18,16 @@ impl Engine {
     /// Something was refused at a bound of the node.
     pub(super) fn refused(&mut self, bound: BoundKind) {
         let position = self.reads.in_flight.position();
-        self.reads.refusals.note(BoundOwner::Node, bound, position);
+        self.reads
+            .schedule
+            .refused(ReadTarget::Node, bound, position);
     }
 
     /// Something was refused at a bound of a device.
     pub(super) fn refused_on(&mut self, ifindex: IfIndex, bound: BoundKind) {
-        let owner = BoundOwner::Device(ifindex);
+        let owner = ReadTarget::Device(ifindex);
         let position = self.reads.in_flight.position();
-        self.reads.refusals.note(owner, bound, position);
+        self.reads.schedule.refused(owner, bound, position);
     }
 
     /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
@@ -69,8 +71,8 @@ impl Engine {
     /// What became of addresses beyond the bounds of their devices.
     pub(super) fn note_overflow(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         for peer in self.mirror.facts.take_contested_further() {
-            if self.reads.further.note(peer.nsid, now) {
-                self.read_namespace(peer.nsid, effects);
+            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+                self.read_changed(device, now, effects);
             }
         }
         self.dirty.extend(self.mirror.facts.take_demoted());
@@ -104,10 +106,10 @@ impl Engine {
 
     /// Names the bounds that were reached in this step.
     pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for (owner, bound) in self.reads.refusals.take_new(now) {
+        for (owner, bound) in self.reads.schedule.take_new(now) {
             let device = match owner {
-                BoundOwner::Node => None,
-                BoundOwner::Device(ifindex) => {
+                ReadTarget::Node => None,
+                ReadTarget::Device(ifindex) => {
                     self.mirror.links.get(ifindex).map(LinkState::device)
                 }
             };
@@ -119,28 +121,31 @@ impl Engine {
         }
     }
 
-    /// Requests what was refused at bounds that have room again.
-    pub(super) fn read_refused(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        if self.reads.refusals.next_check().is_none_or(|at| at > now) {
-            return;
-        }
-        let mut refusals = std::mem::take(&mut self.reads.refusals);
-        let due = refusals.check(now, |owner, bound| match owner {
-            BoundOwner::Node => self.has_room(bound),
-            BoundOwner::Device(ifindex) => {
+    /// Requests what is due.
+    pub(super) fn read_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+        let mut schedule = std::mem::take(&mut self.reads.schedule);
+        let due = schedule.take_due(now, |owner, bound| match owner {
+            ReadTarget::Node => self.has_room(bound),
+            ReadTarget::Device(ifindex) => {
                 self.has_room_on(ifindex, bound)
                     && (bound != BoundKind::DeviceNeighbours
                         || self.has_room(BoundKind::Neighbours))
                     && (bound != BoundKind::PortForwarding || self.has_room(BoundKind::Forwarding))
             }
         });
-        self.reads.refusals = refusals;
-        if due.node {
-            effects.push(Effect::ReadNode(RereadReason::Room));
+        self.reads.schedule = schedule;
+        for target in due {
+            self.read(target, effects);
         }
-        for ifindex in due.devices {
-            if let Some(link) = self.mirror.links.pod(ifindex) {
-                effects.push(Effect::ReadDevice(link.device()));
+    }
+
+    /// Requests a snapshot.
+    pub(super) fn read(&self, target: ReadTarget, effects: &mut Vec<Effect>) {
+        match target {
+            ReadTarget::Node => effects.push(Effect::ReadNode(RereadReason::Room)),
+            ReadTarget::Device(ifindex) => {
+                let device = self.mirror.links.pod(ifindex).map(LinkState::device);
+                effects.extend(device.map(Effect::ReadDevice));
             }
         }
     }

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    limits::in_flight_snapshots::FinishedSnapshot,
-    mirror::links::LinkState,
+    limits::{in_flight_snapshots::FinishedSnapshot, reads::ReadTarget},
     model::{
         effect::Effect,
         observation::{IfIndex, NsId, Peer, Timestamp},
@@ -32,28 +31,25 @@ impl Engine {
             .pods_in(peer.nsid)
             .map(|l| l.link.ifindex)
             .collect();
-        for device in &devices {
-            let link = self.mirror.links.get_mut(*device);
+        for device in devices {
+            let link = self.mirror.links.get_mut(device);
             if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
                 link.further_changed.get_or_insert(now);
             }
-        }
-        if !devices.is_empty() && self.reads.further.note(peer.nsid, now) {
-            self.read_namespace(peer.nsid, effects);
+            self.read_changed(device, now, effects);
         }
     }
 
-    /// Reads the namespaces whose pause is over.
-    pub(super) fn read_further(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for nsid in self.reads.further.take_due(now) {
-            self.read_namespace(nsid, effects);
+    /// Reads a device in whose pod's namespace something changed, now or later.
+    pub(super) fn read_changed(
+        &mut self,
+        ifindex: IfIndex,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.reads.schedule.changed(ifindex, now) {
+            self.read(ReadTarget::Device(ifindex), effects);
         }
-    }
-
-    /// Reads what is in a namespace.
-    pub(super) fn read_namespace(&self, nsid: NsId, effects: &mut Vec<Effect>) {
-        let devices = self.mirror.links.pods_in(nsid);
-        effects.extend(devices.map(LinkState::device).map(Effect::ReadDevice));
     }
 
     /// What a snapshot contains for one device replaces what was known.

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     hash::{HashMap, HashSet},
-    limits::{
-        in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
-        refusals::BoundOwner,
-    },
+    limits::in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
     mirror::{facts::Owner, links::NamespaceAccess},
     model::{
         effect::{BoundKind, Effect},
@@ -73,7 +70,7 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let truncated = snapshot.truncated;
-        self.reads.refusals.node_read(finished.started());
+        self.reads.schedule.node_read(finished.started());
         self.note_truncated(truncated);
         let present: BTreeSet<_> = snapshot.links.iter().map(|l| l.ifindex).collect();
         let known = self.mirror.links.iter().map(|l| l.link.ifindex);
@@ -138,10 +135,7 @@ impl Engine {
         if self.mirror.links.get(ifindex).is_none() {
             return;
         }
-        let owner = BoundOwner::Device(ifindex);
-        let bounds = [BoundKind::DeviceNeighbours];
-        self.reads.refusals.read(owner, &bounds, finished.started());
-        self.reads.refusals.read_done(owner);
+        self.reads.schedule.device_read(ifindex, finished.started());
         // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
@@ -208,16 +202,9 @@ impl Engine {
             let Some(addresses) = pod.addresses else {
                 continue;
             };
-            let bounds = [
-                BoundKind::Addresses,
-                BoundKind::Assignments,
-                BoundKind::AddressChanges,
-                BoundKind::FurtherAddresses,
-            ];
-            let bounded = BoundOwner::Device(device);
             self.reads
-                .refusals
-                .read(bounded, &bounds, finished.started());
+                .schedule
+                .namespace_read(device, finished.started());
             let owner = Owner::Peer(pod.peer);
             if pod.is_truncated {
                 self.refused_on(device, BoundKind::Addresses);

@@ -32,9 +32,8 @@ use crate::{
     limits::{
         claimed_addresses::ClaimedAddresses,
         expiry::ExpiryQueue,
-        further_reads::FurtherReads,
         in_flight_snapshots::{InFlightSnapshots, StateKey},
-        refusals::Refusals,
+        reads::ReadSchedule,
         self_check::PendingDiscrepancies,
     },
     mirror::Mirror,
@@ -77,8 +76,7 @@ pub struct Engine {
 struct Reads {
     in_flight: InFlightSnapshots,
     discrepancies: PendingDiscrepancies,
-    refusals: Refusals,
-    further: FurtherReads,
+    schedule: ReadSchedule,
     /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
     /// is needed.
     unresolved_links: BTreeSet<IfIndex>,
@@ -263,8 +261,7 @@ impl Engine {
             self.tracked.lifecycle.next_due(),
             self.tracked.anomalies.next_due(),
             self.reads.discrepancies.next_due(),
-            self.reads.refusals.next_check(),
-            self.reads.further.next_due(),
+            self.reads.schedule.next_check(),
             self.timers.awaiting_networks.front().map(|(due, ..)| *due),
         ];
         due.into_iter().flatten().min()
@@ -286,7 +283,7 @@ impl Engine {
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
-    /// Requests what was refused at bounds that have room again.
+    /// Requests what is to be read again.
     fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.timers.expiry.pop_due(now) {
             self.expire_claims(address, now);
@@ -299,7 +296,6 @@ impl Engine {
         while let Some(discrepancy) = self.reads.discrepancies.pop_due(now) {
             effects.push(Effect::Corrected(discrepancy));
         }
-        self.read_refused(now, effects);
-        self.read_further(now, effects);
+        self.read_due(now, effects);
     }
 }

@@ -15,14 +15,9 @@ impl Engine {
     /// some of the state because of a bound.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
         let link = &self.mirror.links.pod(ifindex)?.link;
-        let has_overflowed = |peer| {
-            !self
-                .mirror
-                .facts
-                .overflowed_assignments(Owner::Peer(peer))
-                .is_empty()
-        };
-        if self.reads.refusals.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
+        let facts = &self.mirror.facts;
+        let has_overflowed = |peer| !facts.overflowed_assignments(Owner::Peer(peer)).is_empty();
+        if self.reads.schedule.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
             return None;
         }
         let addresses = link

@@ -60,7 +60,7 @@ impl Engine {
             LinkChange::Replaced(old) => {
                 self.reads.in_flight.touch(StateKey::LinkIdentity(ifindex));
                 self.remove_link_facts(ifindex, pod_peer(&old));
-                self.reads.refusals.remove(ifindex);
+                self.reads.schedule.remove(ifindex);
                 self.mark_flapping_dirty(ifindex);
                 // Entries of the new link may have been reported before it was known to be another
                 // one.
@@ -165,7 +165,7 @@ impl Engine {
         let state = self.mirror.links.remove(ifindex);
         // Entries may have been reported for a link whose appearance was missed.
         self.remove_link_facts(ifindex, state.as_ref().and_then(|s| pod_peer(&s.link)));
-        self.reads.refusals.remove(ifindex);
+        self.reads.schedule.remove(ifindex);
         self.tracked.anomalies.sweeps.device_changed(ifindex);
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
@@ -196,7 +196,6 @@ impl Engine {
             self.mark_flapping_dirty(ifindex);
         }
         self.mirror.links.forget_namespace(nsid);
-        self.reads.further.remove(nsid);
     }
 
     /// The pod's end of a device is in another namespace now. Which one, and which addresses it has
@@ -240,11 +239,7 @@ impl Engine {
         match link.peer_mac {
             Some(known) if known == mac => {}
             // A pod can change it all the time, and each change is one of all its conflicts.
-            Some(_) => {
-                if self.reads.further.note(peer.nsid, now) {
-                    self.read_namespace(peer.nsid, effects);
-                }
-            }
+            Some(_) => self.read_changed(device, now, effects),
             None => {
                 self.touch(StateKey::PodLink(peer));
                 self.mirror.links.set_peer_mac(device, Some(mac));
