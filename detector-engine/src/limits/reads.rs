@@ -105,7 +105,7 @@ struct Refusal {
 #[derive(Debug, Default)]
 struct TargetReads {
     refused: BTreeMap<BoundKind, Refusal>,
-    /// Something changed that only a read shows, and there was no read left for it.
+    /// Something changed that only a read shows, and no read was requested since.
     has_changed: bool,
     /// How many reads of the burst were used up at the last one.
     used: u64,
@@ -183,21 +183,15 @@ impl ReadSchedule {
         std::mem::take(&mut self.new)
     }
 
-    /// Something changed in the namespace of a device's pod that only a read shows. `true` if the device is to be read now;
-    /// otherwise it is due later.
-    pub(crate) fn changed(&mut self, ifindex: IfIndex, now: Timestamp) -> bool {
+    /// Something changed in the namespace of a device's pod that only a read shows.
+    pub(crate) fn changed(&mut self, ifindex: IfIndex) {
         let reads = self
             .by_target
             .entry(ReadTarget::Device(ifindex))
             .or_default();
+        reads.has_changed = true;
         let next = reads.next(INTERVAL_OF_FURTHER_CHANGES);
-        if next > now {
-            reads.has_changed = true;
-            self.check_by(next);
-            return false;
-        }
-        reads.spend(now, INTERVAL_OF_FURTHER_CHANGES);
-        true
+        self.check_by(next);
     }
 
     fn check_by(&mut self, time: Timestamp) {
@@ -211,7 +205,7 @@ impl ReadSchedule {
         for (target, reads) in &mut self.by_target {
             let is_node = *target == ReadTarget::Node;
             reads.read(started, |bound| is_node || !bound.is_in_namespace());
-            reads.is_requested &= !is_node;
+            reads.is_requested = false;
         }
     }
 

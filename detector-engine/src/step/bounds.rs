@@ -69,10 +69,10 @@ impl Engine {
     }
 
     /// What became of addresses beyond the bounds of their devices.
-    pub(super) fn note_overflow(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn note_overflow(&mut self) {
         for peer in self.mirror.facts.take_contested_further() {
             if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
-                self.read_changed(device, now, effects);
+                self.reads.schedule.changed(device);
             }
         }
         self.dirty.extend(self.mirror.facts.take_demoted());
@@ -135,17 +135,12 @@ impl Engine {
         });
         self.reads.schedule = schedule;
         for target in due {
-            self.read(target, effects);
-        }
-    }
-
-    /// Requests a snapshot.
-    pub(super) fn read(&self, target: ReadTarget, effects: &mut Vec<Effect>) {
-        match target {
-            ReadTarget::Node => effects.push(Effect::ReadNode(RereadReason::Room)),
-            ReadTarget::Device(ifindex) => {
-                let device = self.mirror.links.pod(ifindex).map(LinkState::device);
-                effects.extend(device.map(Effect::ReadDevice));
+            match target {
+                ReadTarget::Node => effects.push(Effect::ReadNode(RereadReason::Room)),
+                ReadTarget::Device(ifindex) => {
+                    let device = self.mirror.links.pod(ifindex).map(LinkState::device);
+                    effects.extend(device.map(Effect::ReadDevice));
+                }
             }
         }
     }

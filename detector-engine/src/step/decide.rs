@@ -22,7 +22,7 @@ use crate::{
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        self.note_overflow(at.now, effects);
+        self.note_overflow();
         self.report_bounds(at.now, effects);
         self.mark_presence_dirty();
         self.evict_unreferenced_fdb();
@@ -46,6 +46,7 @@ impl Engine {
             }
         }
         self.settle_sweeps(at, effects);
+        self.read_due(at.now, effects);
     }
 
     /// Removes aged forwarding entries that no neighbour entry refers to any more.

@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 
 use crate::{
-    limits::{in_flight_snapshots::FinishedSnapshot, reads::ReadTarget},
+    limits::in_flight_snapshots::FinishedSnapshot,
     model::{
-        effect::Effect,
         observation::{IfIndex, NsId, Peer, Timestamp},
         scope::is_claimable,
         snapshot::FurtherAddress,
@@ -16,12 +15,7 @@ use crate::{
 impl Engine {
     /// An address changed on a link of a namespace. If it is a further interface of a pod, the
     /// namespace is read: only that shows whether the pod answers for the address.
-    pub(super) fn further_changed(
-        &mut self,
-        peer: Peer,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn further_changed(&mut self, peer: Peer, now: Timestamp) {
         if self.mirror.links.pod_by_peer(peer).is_some() {
             return;
         }
@@ -36,19 +30,7 @@ impl Engine {
             if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
                 link.further_changed.get_or_insert(now);
             }
-            self.read_changed(device, now, effects);
-        }
-    }
-
-    /// Reads a device in whose pod's namespace something changed, now or later.
-    pub(super) fn read_changed(
-        &mut self,
-        ifindex: IfIndex,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.reads.schedule.changed(ifindex, now) {
-            self.read(ReadTarget::Device(ifindex), effects);
+            self.reads.schedule.changed(device);
         }
     }
 

@@ -164,7 +164,7 @@ impl Engine {
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
-            Observation::PodLink(peer, mac) => self.pod_link(peer, mac, now, effects),
+            Observation::PodLink(peer, mac) => self.pod_link(peer, mac),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.address, now, effects) {
                     self.pod_address(peer, info, at, true);
@@ -243,7 +243,7 @@ impl Engine {
         now: Timestamp,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        self.further_changed(peer, now, effects);
+        self.further_changed(peer, now);
         !self.defer_address_update(peer, effects) && self.spend_change(peer, address, now)
     }
 
@@ -283,7 +283,6 @@ impl Engine {
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
-    /// Requests what is to be read again.
     fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while let Some(address) = self.timers.expiry.pop_due(now) {
             self.expire_claims(address, now);
@@ -296,6 +295,5 @@ impl Engine {
         while let Some(discrepancy) = self.reads.discrepancies.pop_due(now) {
             effects.push(Effect::Corrected(discrepancy));
         }
-        self.read_due(now, effects);
     }
 }

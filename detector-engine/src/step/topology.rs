@@ -220,13 +220,7 @@ impl Engine {
     }
 
     /// The hardware address of the pod's end of a device. A device whose peer is unknown or uncertain is read in any case.
-    pub(super) fn pod_link(
-        &mut self,
-        peer: Peer,
-        mac: Mac,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn pod_link(&mut self, peer: Peer, mac: Mac) {
         let Some(link) = self
             .mirror
             .links
@@ -239,7 +233,7 @@ impl Engine {
         match link.peer_mac {
             Some(known) if known == mac => {}
             // A pod can change it all the time, and each change is one of all its conflicts.
-            Some(_) => self.read_changed(device, now, effects),
+            Some(_) => self.reads.schedule.changed(device),
             None => {
                 self.touch(StateKey::PodLink(peer));
                 self.mirror.links.set_peer_mac(device, Some(mac));
