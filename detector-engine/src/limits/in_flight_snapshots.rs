@@ -32,6 +32,8 @@ pub(crate) enum StateKey {
     LinkIdentity(IfIndex),
     /// The hardware address of a pod's end.
     PodLink(Peer),
+    /// What was reported about a peer while it was not certain whose that is.
+    UnappliedUpdate(Peer),
     /// All assignments of an address: touched with each of them.
     Address(Owner, IpAddr),
     /// One assignment of an address.

@@ -1,10 +1,7 @@
 //! Address updates that cannot be applied yet. After a loss of notifications, until a snapshot
 //! repairs it, a namespace id and link index may belong to another device than the engine knows.
 
-use crate::{
-    model::{effect::Effect, observation::Peer},
-    step::Engine,
-};
+use crate::{limits::in_flight_snapshots::StateKey, model::observation::Peer, step::Engine};
 
 impl Engine {
     /// Snapshots in flight may be older than what was lost, and no peer is certain any more.
@@ -13,35 +10,16 @@ impl Engine {
         self.mirror.links.mark_stale();
     }
 
-    /// Whether an address update on `peer` cannot be applied yet: after a loss, until it is certain
-    /// whose peer that is; and while a snapshot is in flight that may show a device with this peer,
-    /// because the snapshot's addresses are older than this update. The device is then read instead,
-    /// and nothing is lost.
-    pub(super) fn defer_address_update(&mut self, peer: Peer, effects: &mut Vec<Effect>) -> bool {
-        let holder = self.mirror.links.pod_by_peer(peer);
-        let must_wait = match holder {
-            Some(link) => link.is_stale,
-            None => self.reads.in_flight.is_any(),
-        };
-        if must_wait && self.reads.deferred_peers.len() >= self.settings.bounds.links {
-            effects.push(Effect::Resync);
-        } else if must_wait {
-            self.reads.deferred_peers.insert(peer);
+    /// Whether an address update on `peer` can be applied: not after a loss, until it is certain whose peer that is, nor while
+    /// the device is unknown. A snapshot that starts later contains the update. One that is in flight may show the peer and be
+    /// older than the update; its device is then read again.
+    pub(super) fn is_applicable(&mut self, peer: Peer) -> bool {
+        match self.mirror.links.pod_by_peer(peer) {
+            Some(link) if !link.is_stale => return true,
+            Some(link) => self.reads.schedule.changed(link.link.ifindex),
+            None => {}
         }
-        must_wait
-    }
-
-    /// Requests the devices with deferred updates whose peer is certain now.
-    pub(super) fn read_deferred(&mut self, effects: &mut Vec<Effect>) {
-        let (links, in_flight) = (&self.mirror.links, &self.reads.in_flight);
-        self.reads.deferred_peers.retain(|peer| {
-            let Some(holder) = links.pod_by_peer(*peer) else {
-                return in_flight.is_any();
-            };
-            if !holder.is_stale {
-                effects.push(Effect::ReadDevice(holder.device()));
-            }
-            holder.is_stale
-        });
+        self.touch(StateKey::UnappliedUpdate(peer));
+        false
     }
 }

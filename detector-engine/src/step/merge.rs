@@ -181,6 +181,9 @@ impl Engine {
             else {
                 continue;
             };
+            if finished.is_outdated(&StateKey::UnappliedUpdate(pod.peer)) {
+                self.reads.schedule.changed(device);
+            }
             if !same(pod.peer, device) || finished.is_outdated(&StateKey::LinkIdentity(device)) {
                 continue;
             }

@@ -28,7 +28,6 @@ use std::{
 };
 
 use crate::{
-    hash::HashSet,
     limits::{
         claimed_addresses::ClaimedAddresses,
         expiry::ExpiryQueue,
@@ -80,9 +79,6 @@ struct Reads {
     /// Unknown links for which a neighbour was reported: if one turns out to be a bridge, a resync
     /// is needed.
     unresolved_links: BTreeSet<IfIndex>,
-    /// Peers with address updates that wait until it is certain whose peer they are; bounded like
-    /// links.
-    deferred_peers: HashSet<Peer>,
 }
 
 /// What is open, and what may become so.
@@ -166,12 +162,12 @@ impl Engine {
             Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
             Observation::PodLink(peer, mac) => self.pod_link(peer, mac),
             Observation::PodAddress(peer, info) => {
-                if self.may_change(peer, info.address, now, effects) {
+                if self.may_change(peer, info.address, now) {
                     self.pod_address(peer, info, at, true);
                 }
             }
             Observation::PodAddressGone(peer, id) => {
-                if self.may_change(peer, id.address, now, effects) {
+                if self.may_change(peer, id.address, now) {
                     self.address_gone(Owner::Peer(peer), id, at, None);
                 }
             }
@@ -210,9 +206,6 @@ impl Engine {
             Observation::ClaimedTableLost => self.noted.table.request_rewrite(),
             Observation::DeadlineReached => self.expire(now, effects),
         }
-        if !self.reads.deferred_peers.is_empty() {
-            self.read_deferred(effects);
-        }
         self.apply_pending(decision, effects);
     }
 
@@ -236,15 +229,9 @@ impl Engine {
 
     /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
     /// concerned is read, at once or later.
-    fn may_change(
-        &mut self,
-        peer: Peer,
-        address: IpAddr,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
+    fn may_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
         self.further_changed(peer, now);
-        !self.defer_address_update(peer, effects) && self.spend_change(peer, address, now)
+        self.is_applicable(peer) && self.spend_change(peer, address, now)
     }
 
     /// A live update of `key` is about to be applied.

@@ -208,7 +208,7 @@ impl Engine {
             .map(|state| state.device());
         let Some(device) = device else {
             // A snapshot in flight may still show this peer, at a device that is unknown so far.
-            self.defer_address_update(peer, effects);
+            self.touch(StateKey::UnappliedUpdate(peer));
             return;
         };
         self.remove_peer_claims(device.ifindex, peer, at);
