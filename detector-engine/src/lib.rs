@@ -15,11 +15,14 @@
 //! | [`track`] | what is open: conflicts, moves, sweeps, anomalies; what is new is an effect |
 //! | [`step`] | [`Engine`]: an observation updates the mirror and marks addresses dirty, which are decided at the end of the step |
 //!
+//! Beside the flow is [`diagnosis`]: why something was found. It uses the model alone, and nothing of the engine uses it.
+//!
 //! Claims are never stored, only counted. The same facts give the same claims in whatever order they arrived, which makes a resync
 //! equal to a fresh start.
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
+pub mod diagnosis;
 #[doc(hidden)]
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
