@@ -12,6 +12,7 @@ mod erase;
 mod fixtures;
 mod host_local;
 mod routing;
+mod scenarios;
 mod table;
 mod texts;
 
