@@ -12,7 +12,7 @@ use super::{
     Guidance, SubjectState, clean,
     names::{self, ContractName},
 };
-use crate::{Moment, Pod, PodAnswer, WallTime};
+use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
 
 /// Why an anomaly was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,6 +125,12 @@ pub struct AnomalyData {
     pub resolved_because: Option<ResolvedBecause>,
     /// Microseconds from the deciding observation to the creation of the event.
     pub latency_us: u64,
+    /// Why it was raised; `None` until that was looked into.
+    #[serde(default)]
+    pub diagnosis: Option<Arc<DiagnosisData>>,
+    /// What happened around it, oldest first; `None` in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Arc<[TimelineEntry]>>,
     /// What to do, while it is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guidance: Option<Guidance>,
@@ -177,6 +183,8 @@ impl AnomalyData {
             duration_seconds: resolved_at.map(|at| at.since(raised_at)),
             resolved_because: anomaly.resolve_reason.map(ResolvedBecause::Seen),
             latency_us: u64::try_from(latency).unwrap_or(u64::MAX),
+            diagnosis: None,
+            timeline: Some(Arc::default()),
             guidance: None,
         };
         data.guidance = Guidance::of_anomaly(&data);

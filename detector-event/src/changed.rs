@@ -31,6 +31,8 @@ pub enum ChangedField {
     Rightful,
     /// The address sweep that it is part of.
     Sweep,
+    /// Why it came about.
+    Diagnosis,
 }
 
 impl ChangedField {
@@ -68,6 +70,10 @@ impl ChangedField {
             (Self::Newest, before.newest != now.newest),
             (Self::Rightful, differs(|c| c.rightful)),
             (Self::Sweep, before.sweep != now.sweep),
+            (
+                Self::Diagnosis,
+                now.diagnosis != 0 && before.diagnosis != now.diagnosis,
+            ),
         ];
         let changed = changed.into_iter().filter(|(_, is_changed)| *is_changed);
         changed.map(|(field, _)| field).collect()
@@ -103,6 +109,10 @@ impl ConflictData {
             traffic_goes_to: hash(&self.traffic_goes_to),
             newest: hash(&newest.map(|c| (&c.device, c.newest().map(super::NewestBy::name)))),
             sweep: hash(&self.sweep),
+            diagnosis: match self.diagnosis.as_deref() {
+                Some(diagnosis) if diagnosis.has_cause() => hash(&diagnosis),
+                _ => 0,
+            },
             claimants: self.claimants.iter().map(ClaimantData::digest).collect(),
             claimants_omitted: self.claimants_omitted,
         }

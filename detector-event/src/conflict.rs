@@ -9,7 +9,7 @@ use detector_engine::{
 use serde::{Deserialize, Serialize};
 
 use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
-use crate::{Moment, Pod, PodAnswer, WallTime};
+use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
 
 /// A conflict as events, the API and `check` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +76,12 @@ pub struct ConflictData {
     /// The anomaly id of the address sweep that the conflict is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
+    /// Why it came about; `None` until that was looked into.
+    #[serde(default)]
+    pub diagnosis: Option<Arc<DiagnosisData>>,
+    /// What happened around it, oldest first; `None` in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Arc<[TimelineEntry]>>,
     /// What to do, while it is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guidance: Option<Guidance>,
@@ -217,6 +223,8 @@ impl ConflictData {
             repeats: conflict.repeats,
             quiet_since: conflict.quiet_since.map(|at| moment.wall_at(at)),
             sweep: conflict.sweep,
+            diagnosis: None,
+            timeline: Some(Arc::default()),
             guidance: None,
         };
         data.mark_newest_by_creation();

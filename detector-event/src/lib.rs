@@ -8,6 +8,7 @@ mod changed;
 mod clean;
 mod conflict;
 mod counted;
+mod diagnosis;
 mod envelope;
 pub mod error_chain;
 pub mod guidance;
@@ -30,6 +31,10 @@ pub use changed::ChangedField;
 pub use clean::{clean, clean_log_line};
 pub use conflict::{ClaimData, ClaimantData, ConflictData, EvidenceData};
 pub use counted::counted;
+pub use diagnosis::{
+    Affected, DiagnosisData, DiagnosisEvidence, Explanation, Explanations, NotChecked,
+    TimelineEntry,
+};
 pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,

@@ -1,12 +1,12 @@
 //! Creates events from what the engine reports.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use detector_engine::{Anomaly, Claimant, Conflict};
 
 use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
-    SpecVersion,
+    Explanations, SpecVersion,
 };
 use crate::{Moment, PodAnswer};
 
@@ -48,6 +48,7 @@ impl<'a> EventSubject<'a> {
 pub struct EventMaker {
     node: String,
     cluster: Option<String>,
+    explanations: Arc<Explanations>,
     /// Makes this run's event ids different from those of earlier ones.
     run: u64,
     serial: u64,
@@ -60,6 +61,7 @@ impl EventMaker {
         Self {
             node,
             cluster: None,
+            explanations: Arc::default(),
             run,
             serial: 0,
         }
@@ -75,6 +77,15 @@ impl EventMaker {
     #[must_use]
     pub fn in_cluster(self, cluster: Option<String>) -> Self {
         Self { cluster, ..self }
+    }
+
+    /// Adds these explanations to its events.
+    #[must_use]
+    pub fn explained_by(self, explanations: Arc<Explanations>) -> Self {
+        Self {
+            explanations,
+            ..self
+        }
     }
 
     /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.
@@ -103,6 +114,7 @@ impl EventMaker {
     ) -> Event {
         let mut data = ConflictData::new(&self.node, moment, conflict, pods);
         data.cluster.clone_from(&self.cluster);
+        data.explain(&self.explanations);
         self.envelope(EventType::conflict(change), conflict.address, moment, data)
     }
 
@@ -116,6 +128,7 @@ impl EventMaker {
     ) -> AnomalyEvent {
         let mut data = AnomalyData::new(&self.node, moment, anomaly, pods);
         data.cluster.clone_from(&self.cluster);
+        data.explain(&self.explanations);
         self.envelope(EventType::anomaly(change), anomaly.address, moment, data)
     }
 

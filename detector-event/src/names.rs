@@ -6,6 +6,7 @@ use std::fmt;
 use detector_engine::{
     AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
     ResolveReason,
+    diagnosis::{Cause, CauseConfidence},
 };
 use serde::{Deserializer, Serializer, de};
 
@@ -52,6 +53,8 @@ contract_names! {
     AnomalyCause: NotAllocated TwoOwners SharedOwner OwnedByAnother NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement DadFailed SeveralPorts LearnedElsewhere;
     ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique Usable InConflict MacUnique NotSeen;
     Ipam: HostLocal Calico Aws;
+    Cause: IpamStateWiped IpamStateNotPersistent NodeReset ReleasedInUse AllocatedTwice SharedHandle BlockRecreated IpamDaemonForgot DatastoreRestored TwoAllocators NotFromIpam FramesOnly SandboxGone PodCidrTwice NodeAddressInRange SharedOnPurpose ReversePathFilter NoProxyArp NoRoute RouteOfDeletedPod RouteOfOtherPod Unknown;
+    CauseConfidence: Proven Likely;
 }
 
 struct NameVisitor<T>(std::marker::PhantomData<T>);
@@ -132,6 +135,39 @@ pub mod optional_name {
         }
 
         Ok(Option::<Named<T>>::deserialize(deserializer)?.map(|named| named.0))
+    }
+}
+
+/// `#[serde(with = "list")]` for a list of a [`ContractName`].
+pub mod list {
+    use serde::Deserialize as _;
+
+    use super::*;
+
+    /// For serde.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: ContractName, S: Serializer>(
+        values: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| value.contract_name()))
+    }
+
+    /// For serde.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn deserialize<'de, T: ContractName, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
+        let named = Vec::<String>::deserialize(deserializer)?;
+        let value = |name: String| {
+            let value = T::from_contract_name(&name);
+            value.ok_or_else(|| de::Error::custom(format_args!("unknown name `{name}`")))
+        };
+        named.into_iter().map(value).collect()
     }
 }
 

@@ -124,6 +124,8 @@ pub fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
             repeats: 0,
             quiet_since: None,
             sweep: None,
+            diagnosis: None,
+            timeline: Some(Arc::default()),
             guidance: None,
         },
     };
@@ -180,6 +182,8 @@ pub fn drift(address: &str) -> AnomalyEvent {
             duration_seconds: None,
             resolved_because: None,
             latency_us: 40,
+            diagnosis: None,
+            timeline: Some(Arc::default()),
             guidance: None,
         },
     };

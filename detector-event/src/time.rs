@@ -50,6 +50,12 @@ impl WallTime {
         self.0.as_millisecond()
     }
 
+    /// Nanoseconds since the Unix epoch.
+    #[must_use]
+    pub fn as_unix_nanos(self) -> i128 {
+        self.0.as_nanosecond()
+    }
+
     /// Seconds since the Unix epoch.
     #[must_use]
     pub fn as_second(self) -> i64 {

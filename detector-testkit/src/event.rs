@@ -84,6 +84,8 @@ pub struct Anomaly {
     pub kind: String,
     /// The cause, as an identifier.
     pub cause: String,
+    /// Why it was raised.
+    pub diagnosis: Option<Value>,
     /// `active` or `resolved`.
     pub state: String,
     /// The address.
@@ -150,6 +152,11 @@ pub struct Conflict {
     pub traffic_goes_to: Option<String>,
     /// The anomaly id of the address sweep that it is part of.
     pub sweep: Option<String>,
+    /// Why it came about.
+    pub diagnosis: Option<Value>,
+    /// What happened around it.
+    #[serde(default)]
+    pub timeline: Vec<Value>,
     /// The claimants; a resolving event also lists former ones.
     pub claimants: Vec<Claimant>,
     /// What to do, while it is active.

@@ -350,6 +350,8 @@ pub struct ConflictDigest {
     pub newest: u64,
     /// Of the sweep's id.
     pub sweep: u64,
+    /// Of the diagnosis; 0 if there was none.
+    pub diagnosis: u64,
     /// Of the listed claimants.
     pub claimants: Vec<ClaimantDigest>,
     /// How many claimants are not listed.
@@ -376,7 +378,8 @@ pub struct ClaimantDigest {
 
 impl Conflict {
     /// From the timestamp of the observation that decided the last change to the change, in nanoseconds.
-    pub(crate) fn latency(&self) -> u64 {
+    #[must_use]
+    pub fn latency(&self) -> u64 {
         self.updated_at.0.saturating_sub(self.decided_at.0)
     }
 

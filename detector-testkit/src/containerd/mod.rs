@@ -353,7 +353,11 @@ impl Containerd {
         Ok((sandbox, config))
     }
 
-    pub(crate) fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    /// Runs `body` in the node's network namespace and containerd's mount namespace.
+    ///
+    /// # Errors
+    /// That of `body`, or the namespaces cannot be entered.
+    pub fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let netns = File::open(&self.netns).context("opening the node's namespace")?;
         let mounts = &self.mounts;
         thread::scope(|scope| {

@@ -1,0 +1,196 @@
+//! Why something was found, in events and in the API; see docs/events.md.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use detector_engine::diagnosis::{self, Cause, CauseConfidence, Facts, UnixTime};
+use serde::{Deserialize, Serialize};
+
+use crate::{AnomalyData, ConflictData, SubjectId, WallTime, names};
+
+/// Why a conflict came about, or an anomaly was raised.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DiagnosisData {
+    /// The cause, or that it is not known.
+    #[serde(with = "names::name")]
+    pub cause: Cause,
+    /// How sure that is.
+    #[serde(with = "names::name")]
+    pub confidence: CauseConfidence,
+    /// When the cause began, which is not when it was noticed; `None` if that is not known.
+    pub since: Option<WallTime>,
+    /// The cause in a sentence or two.
+    pub summary: String,
+    /// The facts that speak for it.
+    pub evidence: Vec<DiagnosisEvidence>,
+    /// How much it affects.
+    pub affected: Affected,
+    /// What to do, in a safe order.
+    pub repair: String,
+    /// Other causes that the facts rule out.
+    #[serde(with = "names::list")]
+    pub ruled_out: Vec<Cause>,
+    /// Facts that were not checked.
+    pub not_checked: Vec<NotChecked>,
+}
+
+impl DiagnosisData {
+    /// Whether the cause is known.
+    #[must_use]
+    pub fn has_cause(&self) -> bool {
+        self.cause != Cause::Unknown
+    }
+}
+
+/// A fact that speaks for a cause.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DiagnosisEvidence {
+    /// The fact, for people.
+    pub fact: String,
+    /// Where it is from, such as `file:/var/lib/cni/networks/pods`.
+    pub source: String,
+    /// When it happened; `None` if it has no time.
+    pub at: Option<WallTime>,
+}
+
+/// How much a cause affects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Affected {
+    /// Addresses.
+    pub addresses: usize,
+    /// Pods.
+    pub pods: usize,
+}
+
+/// A fact that was not checked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NotChecked {
+    /// Which.
+    pub what: String,
+    /// Why not.
+    pub because: String,
+}
+
+/// Something that happened around a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimelineEntry {
+    /// When.
+    pub at: WallTime,
+    /// What, for people.
+    pub what: String,
+    /// Who says so.
+    pub source: String,
+}
+
+/// A diagnosis with what happened around the finding, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The diagnosis.
+    pub diagnosis: Arc<DiagnosisData>,
+    /// At most [`MAX_TIMELINE`](diagnosis::MAX_TIMELINE) entries.
+    pub timeline: Arc<[TimelineEntry]>,
+}
+
+impl Explanation {
+    /// Explains an incident.
+    #[must_use]
+    pub fn of(facts: &Facts) -> Self {
+        let found = diagnosis::diagnose(facts);
+        let diagnosis = DiagnosisData {
+            cause: found.cause,
+            confidence: found.confidence,
+            since: found.since.and_then(wall),
+            summary: found.summary,
+            evidence: found
+                .evidence
+                .into_iter()
+                .map(|evidence| DiagnosisEvidence {
+                    fact: evidence.fact,
+                    source: evidence.source.to_string(),
+                    at: evidence.at.and_then(wall),
+                })
+                .collect(),
+            affected: Affected {
+                addresses: found.affected.addresses,
+                pods: found.affected.pods,
+            },
+            repair: found.repair,
+            ruled_out: found.ruled_out,
+            not_checked: found
+                .not_checked
+                .into_iter()
+                .map(|not_checked| NotChecked {
+                    what: not_checked.what,
+                    because: not_checked.because,
+                })
+                .collect(),
+        };
+        let timeline = diagnosis::timeline(facts).into_iter().filter_map(|entry| {
+            Some(TimelineEntry {
+                at: wall(entry.at)?,
+                what: entry.what,
+                source: entry.source.to_string(),
+            })
+        });
+        Self {
+            diagnosis: Arc::new(diagnosis),
+            timeline: timeline.collect(),
+        }
+    }
+}
+
+fn wall(time: UnixTime) -> Option<WallTime> {
+    WallTime::from_unix_nanos(i64::try_from(time.0).ok()?)
+}
+
+/// The explanations of what is open, shared by all who show it.
+#[derive(Debug, Default)]
+pub struct Explanations(Mutex<HashMap<SubjectId, Explanation>>);
+
+impl Explanations {
+    /// That of a conflict or an anomaly; `None` if there is none yet.
+    #[must_use]
+    pub fn of(&self, id: SubjectId) -> Option<Explanation> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// Replaces an explanation. Returns whether that is news: another diagnosis than before, with a cause. That the cause is not known is
+    /// shown to those who ask.
+    pub fn set(&self, id: SubjectId, explanation: Explanation) -> bool {
+        let diagnosis = Arc::clone(&explanation.diagnosis);
+        let before = self.lock().insert(id, explanation);
+        diagnosis.has_cause() && before.is_none_or(|before| before.diagnosis != diagnosis)
+    }
+
+    /// The conflict or anomaly is over.
+    pub fn remove(&self, id: SubjectId) {
+        self.lock().remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Explanation>> {
+        // A panic while it was held leaves a whole map.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConflictData {
+    /// Adds why it came about.
+    pub fn explain(&mut self, explanations: &Explanations) {
+        if let Some(explanation) = explanations.of(self.conflict_id.into()) {
+            self.diagnosis = Some(explanation.diagnosis);
+            self.timeline = Some(explanation.timeline);
+        }
+    }
+}
+
+impl AnomalyData {
+    /// Adds why it was raised.
+    pub fn explain(&mut self, explanations: &Explanations) {
+        if let Some(explanation) = explanations.of(self.anomaly_id.into()) {
+            self.diagnosis = Some(explanation.diagnosis);
+            self.timeline = Some(explanation.timeline);
+        }
+    }
+}
