@@ -8,6 +8,7 @@ pub mod check;
 pub mod cleanup;
 pub mod cli;
 pub mod config;
+mod diagnosis;
 pub mod event_loop;
 pub mod fleet;
 #[doc(hidden)]

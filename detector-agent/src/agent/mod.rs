@@ -24,11 +24,12 @@ mod watchdog;
 use std::{io, sync::Arc, time::Duration};
 
 use detector_engine::{Engine, Settings};
-use detector_event::{EventMaker, Role};
+use detector_event::{EventMaker, Explanations, Role};
 use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
+    diagnosis::{self, Collector, PoolHistory},
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
         Reporter,
@@ -148,8 +149,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         .map(|reader| kernel::write_kernel_log(reader, Arc::clone(&metrics)));
 
     let readiness = Arc::new(Readiness::default());
-    let maker =
-        EventMaker::new(node.clone(), node::random()).in_cluster(args.common.cluster_name.clone());
+    let explanations = Arc::new(Explanations::default());
+    let maker = EventMaker::new(node.clone(), node::random())
+        .in_cluster(args.common.cluster_name.clone())
+        .explained_by(Arc::clone(&explanations));
     let pods = Arc::new(PodDirectory::default());
     let (lookups, requested) = tokio::sync::mpsc::channel(pods::LOOKUP_QUEUE);
     let names = PodLookups::new(Arc::clone(&pods), lookups);
@@ -163,6 +166,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if let Some(part) = lines_part {
         reporter.show_lines(part);
     }
+    let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
+    reporter.add_sink(Box::new(diagnosis));
     let feed = sinks::Feed::default();
     reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
@@ -252,9 +257,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     };
     let worker = threads::spawn("kernel-worker", move || worker.run(&jobs, emit))
         .map_err(AgentError::Start)?;
+    let history = Arc::new(PoolHistory::default());
     let ipam = {
         let handle = handle.clone();
-        let emit = move |update| handle.send(LoopMessage::Pool(update));
+        let history = Arc::clone(&history);
+        let emit = move |update| {
+            history.note(&update);
+            handle.send(LoopMessage::Pool(update))
+        };
         let settings = args.common.ipam.clone();
         ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
     };
@@ -277,11 +287,23 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         metrics,
         readiness,
         health: Arc::clone(&health),
-        pods,
+        pods: Arc::clone(&pods),
+        explanations: Arc::clone(&explanations),
         inbox: handle.clone(),
         feed,
         export_claims: args.export_claims && args.metrics_detail,
     })?;
+    let diagnosed = handle.clone();
+    let collector = Collector::new(&args.common.ipam, &settings.cni_cache_dir, pods, history);
+    // Not joined: it only reads, and ends when the event loop has.
+    threads::spawn("diagnosis", move || {
+        let emit = move |id, address| {
+            // Fails only while the agent stops.
+            diagnosed.send(LoopMessage::Diagnosed(id, address));
+        };
+        diagnosis::run(&findings, collector, &explanations, emit);
+    })
+    .map_err(AgentError::Start)?;
     let known = handle.clone();
     threads::spawn("pod-lookups", move || {
         let emit = move |update| {

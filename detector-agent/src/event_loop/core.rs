@@ -145,6 +145,7 @@ impl Core {
                 self.feed_ranges(&update, clock::now());
                 self.step(update.observed(clock::now()));
             }
+            LoopMessage::Diagnosed(id, address) => self.report_diagnosis(id, address),
             LoopMessage::Fleet(message) => self.apply_fleet_message(message),
             LoopMessage::Stop => self.stop(),
         }

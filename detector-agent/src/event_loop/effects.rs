@@ -1,16 +1,19 @@
 //! Applies the effects of the engine: gauges, events, jobs for the kernel worker, reads of IPAM pools.
 
+use std::net::IpAddr;
+
 use detector_engine::{
     Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
-    Effect, RereadReason,
+    Effect, RereadReason, Timestamp,
 };
-use detector_event::Change;
+use detector_event::{Change, SubjectId};
 use tracing::{error, warn};
 
 use super::{Core, device_jobs::DeviceJob};
 use crate::{
     metrics::{KindAndScope, gauge_value},
     observe::worker::WorkerJob,
+    process::clock,
 };
 
 /// Called once for each device and bound, not for each drop.
@@ -129,6 +132,35 @@ impl Core {
                 // If the IPAM watcher has ended, its allocations stay too old to raise anything.
                 let _ = self.outputs.pool_reads.send(request);
             }
+        }
+    }
+
+    /// Reports that it is known now why an open conflict came about, or an anomaly was raised. That is no detection: the latency stays.
+    pub(super) fn report_diagnosis(&mut self, id: SubjectId, address: IpAddr) {
+        let now = clock::now();
+        let decided_at = |latency: u64| Timestamp(now.0.saturating_sub(latency));
+        let open = self.engine.view().conflicts_of(address, now);
+        if let Some(conflict) = open.into_iter().find(|c| SubjectId::from(c.id) == id) {
+            let diagnosed = Conflict {
+                updated_at: now,
+                decided_at: decided_at(conflict.latency()),
+                ..conflict
+            };
+            self.report(Change::Updated, &diagnosed);
+            return;
+        }
+        let ids = self.engine.view().anomaly_ids();
+        let mut ids = ids.into_iter().map(|(_, _, anomaly)| anomaly);
+        let Some(anomaly) = ids.find(|anomaly| SubjectId::from(*anomaly) == id) else {
+            return;
+        };
+        for anomaly in self.engine.view().anomalies_of(&[anomaly]) {
+            let latency = anomaly.reported_latency_us.unwrap_or_default() * 1_000;
+            let diagnosed = Anomaly {
+                decided_at: decided_at(latency),
+                ..anomaly
+            };
+            self.report_anomaly(Change::Updated, &diagnosed);
         }
     }
 

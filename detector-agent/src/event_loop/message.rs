@@ -1,6 +1,9 @@
 //! Messages of other threads to the event loop.
 
+use std::net::IpAddr;
+
 use detector_engine::PoolUpdate;
+use detector_event::SubjectId;
 
 use super::Query;
 use crate::{
@@ -19,6 +22,8 @@ pub enum LoopMessage {
     Lookups(LookupUpdate),
     /// An IPAM pool was read or removed.
     Pool(PoolUpdate),
+    /// The diagnosis of a conflict or an anomaly about this address changed.
+    Diagnosed(SubjectId, IpAddr),
     /// The state of conflicts across nodes.
     Fleet(FleetMessage),
     /// End the loop.

@@ -298,7 +298,7 @@ async fn write<L: Listed>(
             if is_on_earlier_page {
                 continue;
             }
-            let data = item.data(&app.sources, &moment);
+            let mut data = item.data(&app.sources, &moment);
             if !L::selects(&page.parameters, &data) {
                 continue;
             }
@@ -306,6 +306,7 @@ async fn write<L: Listed>(
                 return Ok(Some(Position { key, skip: before }));
             }
             room -= 1;
+            L::shorten(&mut data);
             list.add(&data);
         }
         if !list.send().await {
@@ -372,6 +373,9 @@ trait Listed: Sized + Send + Sync {
     /// The item as it is serialised.
     fn data(&self, sources: &Sources, moment: &Moment) -> Self::Data;
 
+    /// Leaves out what a list does not have.
+    fn shorten(_: &mut Self::Data) {}
+
     /// Whether an item of this key may be selected.
     fn may_select(_: &Parameters, _: &Self::Key) -> bool {
         true
@@ -413,7 +417,12 @@ impl Listed for Conflict {
             Some(reported) => reported.latency_us,
             None => micros(self.updated_at.since(self.decided_at)),
         };
+        data.explain(&sources.explanations);
         data
+    }
+
+    fn shorten(data: &mut ConflictData) {
+        data.timeline = None;
     }
 
     fn may_select(parameters: &Parameters, key: &ItemKey<ConflictId>) -> bool {
@@ -452,7 +461,12 @@ impl Listed for Anomaly {
         // As for a conflict.
         let unreported = || micros(self.raised_at.since(self.decided_at));
         data.latency_us = self.reported_latency_us.unwrap_or_else(unreported);
+        data.explain(&sources.explanations);
         data
+    }
+
+    fn shorten(data: &mut AnomalyData) {
+        data.timeline = None;
     }
 
     fn selects(parameters: &Parameters, data: &AnomalyData) -> bool {

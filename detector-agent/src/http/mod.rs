@@ -43,7 +43,7 @@ use std::{
     time::Duration,
 };
 
-use detector_event::Role;
+use detector_event::{Explanations, Role};
 use futures_util::future::try_join_all;
 use tokio::{runtime::Runtime, sync::oneshot, time::sleep};
 use tracing::{error, info, warn};
@@ -141,6 +141,8 @@ pub struct Sources {
     pub health: Arc<Health>,
     /// Which pod is behind each device.
     pub pods: Arc<PodDirectory>,
+    /// Why conflicts and anomalies are there.
+    pub explanations: Arc<Explanations>,
     /// Sends queries to the event loop.
     pub inbox: EventLoopHandle,
     /// Recent events, filled by a sink.
@@ -443,6 +445,7 @@ impl App {
                 metrics: Arc::new(Metrics::new()),
                 readiness: Arc::default(),
                 health: Arc::default(),
+                explanations: Arc::default(),
                 pods: Arc::default(),
                 inbox,
                 feed: Feed::default(),

@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_engine::diagnosis::NetworkConfig;
 use detector_event::State;
 use detector_event::counted;
 use ipnet::IpNet;
@@ -114,6 +115,25 @@ pub(super) fn read(directory: &Path) -> Result<CniConfig, String> {
     Ok(config)
 }
 
+/// The networks of the configuration in this directory, for a diagnosis.
+///
+/// # Errors
+/// One sentence, if not all of it can be read.
+pub(crate) fn configured_networks(directory: &Path) -> Result<Vec<NetworkConfig>, String> {
+    let config = read(directory)?;
+    match config.problems.first() {
+        Some(problem) => Err(problem.clone()),
+        None => Ok(config.for_diagnosis()),
+    }
+}
+
+/// The network of a configuration that a plugin was called with.
+pub(crate) fn network_config(value: &Value) -> Option<NetworkConfig> {
+    let mut config = CniConfig::default();
+    config.add_file(value, true);
+    config.for_diagnosis().into_iter().next()
+}
+
 /// The networks that were found, in a sentence, and whether all of them could be used.
 pub(super) fn summary(directory: &Path, config: &Result<CniConfig, String>) -> (State, String) {
     let config = match config {
@@ -167,6 +187,31 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
 }
 
 impl CniConfig {
+    fn for_diagnosis(&self) -> Vec<NetworkConfig> {
+        let other = |name: &str, ipam: &str| NetworkConfig {
+            name: name.to_owned(),
+            ipam: ipam.to_owned(),
+            data_dir: None,
+            ranges: Vec::new(),
+        };
+        let networks = self.networks().into_iter().map(|network| match network {
+            IpamNetwork::HostLocal(network) => NetworkConfig {
+                name: network.name,
+                ipam: "host-local".to_owned(),
+                data_dir: Some(network.data_dir.display().to_string()),
+                ranges: network.ranges,
+            },
+            IpamNetwork::Aws { name, .. } => other(&name, "aws-cni"),
+            IpamNetwork::Calico(name) => other(&name, "calico-ipam"),
+        });
+        // `<type> (<network>)`
+        let unsupported = self.unsupported.iter().filter_map(|text| {
+            let (ipam, name) = text.split_once(" (")?;
+            Some(other(name.trim_end_matches(')'), ipam))
+        });
+        networks.chain(unsupported).collect()
+    }
+
     /// The networks with a supported IPAM.
     pub(super) fn networks(&self) -> Vec<IpamNetwork> {
         let host_local = self.host_local.iter().cloned().map(IpamNetwork::HostLocal);

@@ -11,7 +11,7 @@ use nix::libc;
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
+pub(crate) enum FileError {
     /// There is no such file.
     #[error("does not exist")]
     Missing,
@@ -33,7 +33,7 @@ pub(super) enum FileError {
 ///
 /// # Errors
 /// As described by [`FileError`].
-pub(super) fn read(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
+pub(crate) fn read(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
     let file = open(path, 0)?;
     let size = file.metadata().map_err(FileError::Io)?.len();
     if size > bound {

@@ -27,8 +27,10 @@ mod settings;
 mod snapshot_history;
 mod watcher;
 
+pub(crate) use cni_config::{configured_networks, network_config};
 use detector_engine::{ChangedAddresses, Pool};
 use detector_event::State;
+pub(crate) use files::read as read_file;
 pub use once::{IpamSnapshot, read_once};
 pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;

@@ -36,6 +36,8 @@ pub(super) struct Answers {
     pub(super) pods: HashMap<DeviceId, PodAnswer>,
     /// Devices for which another attempt is planned.
     pub(super) pending: HashSet<DeviceId>,
+    /// Devices that were removed.
+    pub(super) gone: HashSet<DeviceId>,
 }
 
 /// The pod behind each device, and the state of the sources. Written by the resolver alone; readers never wait.
@@ -70,6 +72,19 @@ impl PodDirectory {
             Some(answer) => answer.clone(),
             None => PodAnswer::Unknown(self.reason_before_first_lookup().into()),
         }
+    }
+
+    /// The pods that are known behind the devices that there are, by the device's index.
+    #[must_use]
+    pub fn present(&self) -> HashMap<IfIndex, Arc<Pod>> {
+        let answers = self.answers.load();
+        let present = answers.pods.iter();
+        let present = present.filter(|(device, _)| !answers.gone.contains(device));
+        let known = present.filter_map(|((ifindex, _), answer)| match answer {
+            PodAnswer::Known(pod) => Some((*ifindex, Arc::clone(pod))),
+            PodAnswer::Unknown(_) => None,
+        });
+        known.collect()
     }
 
     /// What the engine compares with the claims of these devices, of those whose pod is known.

@@ -7,6 +7,7 @@
 )]
 
 mod containerd;
+mod diagnosis;
 mod kube;
 mod sources;
 

@@ -258,7 +258,9 @@ impl PodResolver {
             .devices
             .iter()
             .filter(|(_, l)| l.next_attempt.is_some());
+        let gone = self.devices.iter().filter(|(_, l)| l.is_gone);
         self.directory.publish_answers(Answers {
+            gone: gone.map(|(id, _)| *id).collect(),
             pods: answers.collect(),
             pending: pending.map(|(id, _)| *id).collect(),
         });

@@ -55,6 +55,7 @@ fn serve() -> Served {
             metrics: Arc::new(Metrics::new()),
             readiness: Arc::default(),
             health,
+            explanations: Arc::default(),
             pods: Arc::default(),
             inbox,
             feed: Feed::default(),

@@ -1,0 +1,151 @@
+//! What is known of the claimants of an address, or of the holder of an anomaly.
+
+use std::net::IpAddr;
+
+use detector_engine::{
+    EvidenceDetail, EvidenceKind,
+    diagnosis::{
+        Assignment, ClaimantFacts, Controller, Known, PodFacts, SandboxFacts, SandboxState, Source,
+        UnixTime,
+    },
+};
+use detector_event::{AnomalyData, ClaimantData, Pod, Via, WallTime};
+
+use super::files::not_checked;
+
+/// A claimant of a conflict.
+pub(super) fn of_conflict(
+    claimant: &ClaimantData,
+    pod: Option<&Pod>,
+    address: IpAddr,
+) -> ClaimantFacts {
+    let because = claimant.pod_unknown_because.as_deref();
+    ClaimantFacts {
+        bridge: claimant.master.clone(),
+        node: claimant.node.clone(),
+        assignment: assignment(claimant, address),
+        evidence: claimant.evidence.iter().map(|e| e.kind).collect(),
+        has_permanent_neighbour: claimant
+            .evidence
+            .iter()
+            .any(|e| e.kind == EvidenceKind::Neighbour && e.kind.is_certain(e.detail.as_ref())),
+        ..of_device(&claimant.device, pod, because)
+    }
+}
+
+/// The pod that an anomaly is about.
+pub(super) fn of_anomaly(data: &AnomalyData, pod: Option<&Pod>, device: &str) -> ClaimantFacts {
+    let because = data.pod_unknown_because.as_deref();
+    ClaimantFacts {
+        node: data.node.clone(),
+        assignment: Known::Value(Assignment { since: None }, Source::Engine),
+        evidence: vec![EvidenceKind::Address],
+        ..of_device(device, pod, because)
+    }
+}
+
+fn of_device(device: &str, pod: Option<&Pod>, because: Option<&str>) -> ClaimantFacts {
+    let unknown = || because.unwrap_or("its pod is not known").to_owned();
+    ClaimantFacts {
+        device: device.to_owned(),
+        bridge: None,
+        node: String::new(),
+        pod: match pod {
+            Some(pod) => Known::Value(pod_facts(pod), source_of(pod)),
+            None => not_checked(format!("the pod of {device}"), unknown()),
+        },
+        sandbox: match pod {
+            Some(pod) => sandbox(pod),
+            None => not_checked(format!("the sandbox of {device}"), unknown()),
+        },
+        cni_results: not_checked(format!("the CNI results of {device}"), unknown()),
+        assignment: not_checked(
+            format!("the address in the namespace of {device}"),
+            unknown(),
+        ),
+        allocated_addresses: not_checked(format!("the allocations of {device}"), unknown()),
+        evidence: Vec::new(),
+        has_permanent_neighbour: false,
+    }
+}
+
+fn source_of(pod: &Pod) -> Source {
+    match pod.via {
+        Via::Cri => Source::Cri,
+        Via::Kube => Source::KubernetesObject(format!("pod {}/{}", pod.namespace, pod.name)),
+        Via::CniCache => Source::File("the CNI result cache".to_owned()),
+        Via::NameHash => Source::Netlink,
+    }
+}
+
+fn pod_facts(pod: &Pod) -> PodFacts {
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let owner = pod.owner.as_ref();
+    PodFacts {
+        controller: owner.map(|owner| Controller {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+        }),
+        vip_label: None,
+        is_running: !pod.terminating,
+        addresses: match pod.via {
+            // Otherwise they are the runtime's or the plugin's, which are facts of their own.
+            Via::Kube if !pod.is_matched_by_address => pod.primary_addresses.clone(),
+            _ => Vec::new(),
+        },
+        earlier_pod_ended: not_checked(
+            format!("the end of earlier pods named {name}"),
+            "it is not collected",
+        ),
+        name,
+    }
+}
+
+/// The runtime alone tells when a sandbox was created, and that it is there.
+fn sandbox(pod: &Pod) -> Known<SandboxFacts> {
+    match pod.sandbox_created_at {
+        Some(created) => Known::Value(
+            SandboxFacts {
+                created: unix(created),
+                state: SandboxState::Ready,
+                addresses: match pod.via {
+                    Via::Cri => pod.primary_addresses.clone(),
+                    _ => Vec::new(),
+                },
+            },
+            Source::Cri,
+        ),
+        None => not_checked(
+            format!("the sandbox of {}/{}", pod.namespace, pod.name),
+            "the container runtime was not reached",
+        ),
+    }
+}
+
+fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {
+    let is_on_device = |detail: Option<&EvidenceDetail>| {
+        !detail.is_some_and(EvidenceDetail::is_on_further_interface)
+    };
+    let mut evidence = claimant.evidence.iter();
+    let assigned =
+        evidence.find(|e| e.kind == EvidenceKind::Address && is_on_device(e.detail.as_ref()));
+    if let Some(assigned) = assigned {
+        let since = assigned.first_seen.and_then(unix);
+        return Known::Value(Assignment { since }, Source::Engine);
+    }
+    // Its namespace shows the pod's addresses, and every claim was seen as it began.
+    let was_watched = !claimant.own_stack
+        && claimant.since.is_some()
+        && claimant.evidence.iter().all(|e| e.first_seen.is_some());
+    match was_watched {
+        true => Known::Absent(Source::Engine),
+        false => not_checked(
+            format!("whether {} ever had {address} assigned", claimant.device),
+            "its namespace was not watched all the time, or its stack is not the kernel's",
+        ),
+    }
+}
+
+pub(super) fn unix(time: WallTime) -> Option<UnixTime> {
+    u64::try_from(time.as_unix_nanos()).ok().map(UnixTime)
+}

@@ -1,0 +1,52 @@
+//! Why conflicts came about and anomalies were raised: collects the facts, and sends what follows from them to the event loop.
+//!
+//! ```text
+//! events ──sink──► queue ──► collectors ──Facts──► rules (detector_engine::diagnosis) ──Explanation──► event loop ──► `updated` event
+//! ```
+//!
+//! Off the hot path: a thread of its own reads files and waits for disks. No event waits for it; what is found follows as an update.
+//!
+//! Invariants: the queue has each open conflict and anomaly at most once, with its newest state; facts about pools are read
+//! once for all findings that were due by then; what cannot be read is a fact that was not checked, never an absent one.
+
+mod claimants;
+mod collect;
+mod files;
+mod history;
+mod node;
+mod pool;
+mod queue;
+mod results;
+
+use std::{net::IpAddr, sync::Arc};
+
+use detector_event::{AnyEvent, Explanation, Explanations, SubjectId};
+
+pub(crate) use collect::Collector;
+pub(crate) use history::PoolHistory;
+pub(crate) use queue::{Findings, queue};
+
+/// Explains what is queued, until the sink is dropped. `emit` gets the conflicts and anomalies whose diagnosis changed.
+pub(crate) fn run(
+    findings: &Findings,
+    mut collector: Collector,
+    explanations: &Arc<Explanations>,
+    mut emit: impl FnMut(SubjectId, IpAddr),
+) {
+    while let Some((event, due)) = findings.next() {
+        let id = subject_id(&event);
+        let Some(facts) = collector.facts(&event, due) else {
+            continue;
+        };
+        if explanations.set(id, Explanation::of(&facts)) {
+            emit(id, facts.address);
+        }
+    }
+}
+
+fn subject_id(event: &AnyEvent) -> SubjectId {
+    match event {
+        AnyEvent::Conflict(event) => event.data.conflict_id.into(),
+        AnyEvent::Anomaly(event) => event.data.anomaly_id.into(),
+    }
+}

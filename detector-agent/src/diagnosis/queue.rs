@@ -1,0 +1,138 @@
+//! What waits to be explained.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use detector_event::{AnyEvent, Change, Explanations, Pod, SubjectId};
+
+use super::subject_id;
+use crate::sinks::EventSink;
+
+/// How long a finding waits: network plugins and lookups of pods have to end first.
+const SETTLED_AFTER: Duration = Duration::from_millis(300);
+/// The same as long as a pod, or when its sandbox was created, is not known.
+const LATEST_AFTER: Duration = Duration::from_millis(1_200);
+
+/// A finding, in its newest state.
+#[derive(Debug)]
+struct Finding {
+    since: Instant,
+    event: AnyEvent,
+}
+
+impl Finding {
+    fn due(&self) -> Instant {
+        let is_vague = |pod: Option<&Pod>| pod.is_none_or(|pod| pod.sandbox_created_at.is_none());
+        let unknown = match &self.event {
+            AnyEvent::Conflict(event) => event.data.present().any(|c| is_vague(c.pod.as_deref())),
+            AnyEvent::Anomaly(event) => is_vague(event.data.pod.as_deref()),
+        };
+        self.since + if unknown { LATEST_AFTER } else { SETTLED_AFTER }
+    }
+}
+
+/// The findings that wait. Bounded by what is open at once.
+#[derive(Debug, Default)]
+struct Waiting {
+    findings: BTreeMap<SubjectId, Finding>,
+    is_closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // A panic while it was held leaves at worst a finding that is not explained.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queues every conflict and anomaly, again with each of its changes.
+#[derive(Debug)]
+pub(crate) struct DiagnosisSink {
+    shared: Arc<Shared>,
+    explanations: Arc<Explanations>,
+}
+
+/// The other end of a [`DiagnosisSink`].
+#[derive(Debug)]
+pub(crate) struct Findings(Arc<Shared>);
+
+/// A queue. The explanations of what is over are removed.
+#[must_use]
+pub(crate) fn queue(explanations: Arc<Explanations>) -> (DiagnosisSink, Findings) {
+    let shared = Arc::new(Shared::default());
+    let sink = DiagnosisSink {
+        shared: Arc::clone(&shared),
+        explanations,
+    };
+    (sink, Findings(shared))
+}
+
+impl EventSink for DiagnosisSink {
+    fn offer(&mut self, event: &AnyEvent) {
+        let id = subject_id(event);
+        let mut waiting = self.shared.lock();
+        let known = waiting.findings.remove(&id);
+        if event.change() == Change::Resolved {
+            self.explanations.remove(id);
+            return;
+        }
+        let finding = Finding {
+            since: known.map_or_else(Instant::now, |known| known.since),
+            event: event.clone(),
+        };
+        waiting.findings.insert(id, finding);
+        self.shared.changed.notify_one();
+    }
+
+    fn show(&mut self, state: &AnyEvent) {
+        self.offer(state);
+    }
+}
+
+impl Drop for DiagnosisSink {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Findings {
+    /// The next finding to explain, and when it was due; waits for one. `None` once the sink is dropped.
+    pub(crate) fn next(&self) -> Option<(AnyEvent, Instant)> {
+        let mut waiting = self.0.lock();
+        loop {
+            if waiting.is_closed {
+                return None;
+            }
+            let next = waiting.findings.iter().map(|(id, f)| (f.due(), *id)).min();
+            let wait = next.map(|(due, _)| due.saturating_duration_since(Instant::now()));
+            let waited = match (wait, next) {
+                (Some(Duration::ZERO), Some((due, id))) => {
+                    let finding = waiting.findings.remove(&id)?;
+                    return Some((finding.event, due));
+                }
+                (Some(wait), _) => {
+                    let waited = self.0.changed.wait_timeout(waiting, wait);
+                    waited
+                        .map(|(waiting, _)| waiting)
+                        .map_err(|e| e.into_inner().0)
+                }
+                (None, _) => self
+                    .0
+                    .changed
+                    .wait(waiting)
+                    .map_err(PoisonError::into_inner),
+            };
+            waiting = waited.unwrap_or_else(|waiting| waiting);
+        }
+    }
+}

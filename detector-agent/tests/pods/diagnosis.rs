@@ -1,0 +1,176 @@
+//! Why pods have one address, explained with a real containerd and the real `ptp` and `host-local`.
+
+use std::{fs, time::SystemTime};
+
+use detector_testkit::{
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, containerd::Sandbox,
+    event::Conflict,
+};
+use serde_json::{Value, json};
+
+use crate::AGENT;
+
+const SUBNET: &str = "10.244.2.0/24";
+const CACHE: &str = "/var/lib/cni/results";
+
+fn agent(containerd: &Containerd) -> AgentCommand {
+    containerd
+        .agent_command(AGENT, RUN_ARGS)
+        .arg("--ipam")
+        .arg("auto")
+        .arg("--cni-cache-dir")
+        .arg(CACHE)
+        .arg("--cri-endpoint")
+        .arg(containerd.socket())
+        .arg("--cni-conf-dir")
+        .arg(containerd.directory().join("net.d"))
+}
+
+fn run(containerd: &mut Containerd, names: &[&str]) -> Vec<Sandbox> {
+    containerd.run_pods(names.iter().copied()).unwrap()
+}
+
+/// The first pod of a node makes the plugins create their directories, which are therefore younger than it is.
+fn begin(containerd: &mut Containerd) {
+    let first = run(containerd, &["first"]).remove(0);
+    containerd.remove_pod(&first).unwrap();
+}
+
+/// Waits until this many conflicts have a known cause; returns their newest states.
+fn explained(agent: &Agent, count: usize) -> Vec<Conflict> {
+    let events = agent
+        .wait_until(DEADLINE, |events| {
+            let conflicts = newest(events.iter().filter_map(|e| e.event.conflict()));
+            let known = |c: &&Conflict| {
+                c.diagnosis
+                    .as_ref()
+                    .is_some_and(|d| d["cause"] != "unknown")
+            };
+            conflicts.iter().filter(known).count() == count
+        })
+        .unwrap();
+    newest(events.iter().filter_map(|e| e.event.conflict()))
+}
+
+fn newest(conflicts: impl Iterator<Item = Conflict>) -> Vec<Conflict> {
+    let mut newest = std::collections::BTreeMap::new();
+    for conflict in conflicts {
+        newest.insert(conflict.address.clone(), conflict);
+    }
+    newest.into_values().collect()
+}
+
+fn seconds_since_epoch() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs_f64()
+}
+
+fn time(value: &Value) -> f64 {
+    let time: jiff::Timestamp = value.as_str().unwrap().parse().unwrap();
+    time.as_millisecond() as f64 / 1e3
+}
+
+#[test]
+fn wiped_state_is_one_cause_for_all_pods() {
+    let node = Node::new("wiped").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    begin(&mut containerd);
+    run(&mut containerd, &["old-1", "old-2", "old-3", "old-4"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let wiped = seconds_since_epoch();
+    containerd.wipe_ipam().unwrap();
+    run(&mut containerd, &["new-1", "new-2", "new-3"]);
+    for conflict in explained(&agent, 2) {
+        let diagnosis = conflict.diagnosis.unwrap();
+        assert_eq!(diagnosis["cause"], "ipam_state_wiped", "{diagnosis:#}");
+        assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
+        assert!(
+            (time(&diagnosis["since"]) - wiped).abs() < 2.0,
+            "{diagnosis:#}"
+        );
+        assert_eq!(diagnosis["affected"]["pods"], 4, "{diagnosis:#}");
+        let timeline = conflict.timeline.iter();
+        assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
+    }
+}
+
+#[test]
+fn single_reservation_removed_under_a_pod_is_a_release() {
+    let node = Node::new("released").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    begin(&mut containerd);
+    run(&mut containerd, &["web-1", "web-2"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let network = containerd.ipam_dir().join("testkit");
+    fs::remove_file(network.join("10.244.2.3")).unwrap();
+    // `host-local` goes on from the last address.
+    fs::write(network.join("last_reserved_ip.0"), "10.244.2.2").unwrap();
+    run(&mut containerd, &["cart-1"]);
+    let conflict = explained(&agent, 1).remove(0);
+    let diagnosis = conflict.diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
+    assert_eq!(
+        diagnosis["affected"],
+        json!({"addresses": 1, "pods": 2}),
+        "{diagnosis:#}"
+    );
+}
+
+#[test]
+fn drift_after_a_wipe_is_explained_before_any_conflict() {
+    let node = Node::new("wipeddrift").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    begin(&mut containerd);
+    run(&mut containerd, &["old-1", "old-2", "old-3"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let wiped = seconds_since_epoch();
+    containerd.wipe_ipam().unwrap();
+    let drifts = |events: &[ReceivedEvent]| -> Vec<Value> {
+        let anomalies = events.iter().filter_map(|e| e.event.anomaly());
+        let diagnoses = anomalies.filter_map(|a| a.diagnosis);
+        diagnoses.filter(|d| d["cause"] != "unknown").collect()
+    };
+    let events = agent
+        .wait_until(DEADLINE, |events| drifts(events).len() >= 3)
+        .unwrap();
+    for diagnosis in drifts(&events) {
+        assert_eq!(diagnosis["cause"], "ipam_state_wiped", "{diagnosis:#}");
+        assert!(
+            (time(&diagnosis["since"]) - wiped).abs() < 2.0,
+            "{diagnosis:#}"
+        );
+        assert_eq!(diagnosis["affected"], json!({"addresses": 3, "pods": 3}));
+    }
+}
+
+#[test]
+fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
+    let node = Node::new("selfassigned").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let pods = run(&mut containerd, &["web-1", "squatter"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let info = containerd.info(&pods[1]).unwrap();
+    let namespaces = info["runtimeSpec"]["linux"]["namespaces"]
+        .as_array()
+        .unwrap();
+    let network = namespaces.iter().find(|n| n["type"] == "network").unwrap();
+    let netns = network["path"].as_str().unwrap().to_owned();
+    containerd
+        .run_in(|| {
+            let net = format!("--net={netns}");
+            let add = ["ip", "address", "add", "10.244.2.2/32", "dev", "eth0"];
+            let status = std::process::Command::new("nsenter")
+                .arg(net)
+                .args(add)
+                .status()?;
+            anyhow::ensure!(status.success(), "{status}");
+            Ok(())
+        })
+        .unwrap();
+    let conflict = explained(&agent, 1).remove(0);
+    let diagnosis = conflict.diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "not_from_ipam", "{diagnosis:#}");
+    assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
+    let summary = diagnosis["summary"].as_str().unwrap();
+    assert!(summary.contains("default/squatter"), "{summary}");
+}
