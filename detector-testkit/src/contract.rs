@@ -4,6 +4,32 @@ use serde_json::Value;
 
 use crate::event::{ANOMALY_RAISED, ANOMALY_RESOLVED, ANOMALY_UPDATED, RAISED, RESOLVED, UPDATED};
 
+/// The causes of a diagnosis.
+const CAUSES: [&str; 22] = [
+    "ipam_state_wiped",
+    "ipam_state_not_persistent",
+    "node_reset",
+    "released_in_use",
+    "allocated_twice",
+    "shared_handle",
+    "block_recreated",
+    "ipam_daemon_forgot",
+    "datastore_restored",
+    "two_allocators",
+    "not_from_ipam",
+    "frames_only",
+    "sandbox_gone",
+    "pod_cidr_twice",
+    "node_address_in_range",
+    "shared_on_purpose",
+    "reverse_path_filter",
+    "no_proxy_arp",
+    "no_route",
+    "route_of_deleted_pod",
+    "route_of_other_pod",
+    "unknown",
+];
+
 /// The violations of the event contract in an event, each with the path of the field; empty if there are none.
 #[must_use]
 pub fn violations(event: &Value) -> Vec<String> {
@@ -97,6 +123,7 @@ fn conflict(data: &mut FieldCheck<'_>, resolved: bool) {
         }
     });
     duration(data, resolved);
+    diagnosis(data);
     guidance(data, resolved);
     // A duration and not a time: hundreds of conflicts found by one snapshot take a busy machine more than a second.
     data.field("latency_us", |field| {
@@ -206,6 +233,59 @@ fn guidance(data: &mut FieldCheck<'_>, resolved: bool) {
     }
 }
 
+/// Why it was found, and what happened around it.
+fn diagnosis(data: &mut FieldCheck<'_>) {
+    data.field("diagnosis", |field| {
+        field.or_null(|diagnosis| {
+            diagnosis.only(&[
+                "cause",
+                "confidence",
+                "since",
+                "summary",
+                "evidence",
+                "affected",
+                "repair",
+                "ruled_out",
+                "not_checked",
+            ]);
+            diagnosis.field("cause", |field| field.one_of(&CAUSES));
+            diagnosis.field("confidence", |field| field.one_of(&["proven", "likely"]));
+            diagnosis.field("since", |field| field.or_null(time));
+            diagnosis.field("summary", non_empty);
+            diagnosis.list_or_empty("evidence", |evidence| {
+                evidence.only(&["fact", "source", "at"]);
+                evidence.field("fact", non_empty);
+                evidence.field("source", non_empty);
+                evidence.field("at", |field| field.or_null(time));
+            });
+            diagnosis.field("affected", |affected| {
+                affected.only(&["addresses", "pods"]);
+                affected.field("addresses", count);
+                affected.field("pods", count);
+            });
+            diagnosis.field("repair", non_empty);
+            diagnosis.list_or_empty("ruled_out", |field| field.one_of(&CAUSES));
+            diagnosis.list_or_empty("not_checked", |not_checked| {
+                not_checked.only(&["what", "because"]);
+                not_checked.field("what", non_empty);
+                not_checked.field("because", non_empty);
+            });
+        });
+    });
+    data.list_or_empty("timeline", |entry| {
+        entry.only(&["at", "what", "source"]);
+        entry.field("at", time);
+        entry.field("what", non_empty);
+        entry.field("source", non_empty);
+    });
+    let timeline = data.value.get("timeline").and_then(Value::as_array);
+    let times = timeline.into_iter().flatten();
+    let times: Vec<_> = times.map(|entry| entry["at"].as_str()).collect();
+    if !times.is_sorted() || times.len() > 32 {
+        data.report("at most 32 entries of the timeline, oldest first");
+    }
+}
+
 /// Only an updating event names what changed.
 fn changed(data: &mut FieldCheck<'_>, updated: bool) {
     if updated && is_set(data, "changed") {
@@ -220,6 +300,7 @@ fn changed(data: &mut FieldCheck<'_>, updated: bool) {
                 "newest",
                 "rightful",
                 "sweep",
+                "diagnosis",
             ])
         });
     } else if is_set(data, "changed") {
@@ -278,6 +359,7 @@ fn anomaly(data: &mut FieldCheck<'_>, resolved: bool) {
         }
     });
     duration(data, resolved);
+    diagnosis(data);
     guidance(data, resolved);
     for name in ["device", "ipam", "network", "source", "owner"] {
         data.field(name, |field| field.or_null(non_empty));
@@ -335,9 +417,17 @@ impl FieldCheck<'_> {
         }
     }
 
-    fn list(&mut self, name: &str, mut check: impl FnMut(&mut FieldCheck<'_>)) {
+    fn list(&mut self, name: &str, check: impl FnMut(&mut FieldCheck<'_>)) {
+        self.list_or_empty(name, check);
+        let is_empty = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
+        if self.value.get(name).is_some_and(is_empty) {
+            self.field(name, |list| list.report("a non-empty list"));
+        }
+    }
+
+    fn list_or_empty(&mut self, name: &str, mut check: impl FnMut(&mut FieldCheck<'_>)) {
         self.field(name, |list| match list.value.as_array() {
-            Some(items) if !items.is_empty() => {
+            Some(items) => {
                 for (index, value) in items.iter().enumerate() {
                     check(&mut FieldCheck {
                         at: format!("{}[{index}]", list.at),
@@ -346,8 +436,18 @@ impl FieldCheck<'_> {
                     });
                 }
             }
-            _ => list.report("a non-empty list"),
+            None => list.report("a list"),
         });
+    }
+
+    /// An object may have these fields alone.
+    fn only(&mut self, names: &[&str]) {
+        let fields = self.value.as_object().into_iter().flatten();
+        let others = fields.filter(|(name, _)| !names.contains(&name.as_str()));
+        for (name, _) in others {
+            self.found
+                .push(format!("{}.{name}: unknown field", self.at));
+        }
     }
 
     fn or_null(&mut self, check: impl FnOnce(&mut FieldCheck<'_>)) {
@@ -372,6 +472,12 @@ impl FieldCheck<'_> {
 
 fn non_empty(field: &mut FieldCheck<'_>) {
     field.text(|text| !text.is_empty(), "a non-empty string");
+}
+
+fn count(field: &mut FieldCheck<'_>) {
+    if !field.value.is_u64() {
+        field.report("a count");
+    }
 }
 
 fn null_or_non_empty(field: &mut FieldCheck<'_>) {
@@ -427,7 +533,7 @@ mod tests {
             "data": {"conflict_id": "c", "node": "n", "cluster": null, "address": "10.244.2.10", "network": "node", "vlan": null, "kind": "duplicate", "scope": "node",
                 "confidence": "certain", "state": "active", "raised_at": "2026-03-21T09:10:11.123456Z",
                 "updated_at": "2026-03-21T09:10:11.123456Z", "resolved_at": null, "latency_us": 37,
-                "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")],
+                "diagnosis": null, "timeline": [], "traffic_goes_to": null, "claimants": [claimant("vetha"), claimant("vethb")],
                 "guidance": {"next_step": "Delete it.", "runbook_url": "https://example.org/"}}})
     }
 
@@ -479,6 +585,49 @@ mod tests {
             assert_eq!(found.len(), 1, "{path}: {found:?}");
             assert!(
                 found.iter().all(|text| text.starts_with(reported)),
+                "{path}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn diagnosis_has_the_fields_of_the_contract_alone() {
+        let at = "2026-03-21T09:10:11.123456Z";
+        let mut line = raised();
+        line["data"]["diagnosis"] = json!({"cause": "ipam_state_wiped", "confidence": "proven", "since": at,
+            "summary": "The reservations were deleted.", "evidence": [{"fact": "created", "source": "file:/run", "at": null}],
+            "affected": {"addresses": 10, "pods": 10}, "repair": "Recreate the pods.", "ruled_out": ["not_from_ipam"],
+            "not_checked": [{"what": "the log", "because": "it is not mounted"}]});
+        line["data"]["timeline"] = json!([{"at": at, "what": "sandbox created", "source": "cri"}]);
+        assert_eq!(violations(&line), Vec::<String>::new());
+        for (path, value, reported) in [
+            ("/data/timeline", Value::Null, "data.timeline: expected"),
+            (
+                "/data/diagnosis/cause",
+                json!("a guess"),
+                "data.diagnosis.cause: ",
+            ),
+            (
+                "/data/diagnosis/affected/pods",
+                json!(-1),
+                "data.diagnosis.affected.pods: ",
+            ),
+            (
+                "/data/diagnosis/evidence/0/why",
+                json!("?"),
+                "data.diagnosis.evidence[0].why: unknown",
+            ),
+        ] {
+            let mut line = line.clone();
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            let parent = line.pointer_mut(parent).unwrap();
+            parent
+                .as_object_mut()
+                .unwrap()
+                .insert(name.to_owned(), value);
+            let found = violations(&line);
+            assert!(
+                matches!(&found[..], [one] if one.starts_with(reported)),
                 "{path}: {found:?}"
             );
         }

@@ -69,6 +69,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         .iter()
         .map(|conflict| ConflictData {
             cluster: args.common.cluster_name.clone(),
+            timeline: None,
             ..ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c))
         })
         .collect();
@@ -76,6 +77,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         .iter()
         .map(|anomaly| AnomalyData {
             cluster: args.common.cluster_name.clone(),
+            timeline: None,
             ..AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c))
         })
         .collect();

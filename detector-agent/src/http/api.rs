@@ -115,6 +115,10 @@ pub(super) async fn conflicts(app: Arc<App>, query: Option<&str>, head: bool) ->
             .map(|event| &event.data)
             .filter(selected)
             .cloned()
+            .map(|mut data| {
+                Conflict::shorten(&mut data);
+                data
+            })
             .collect()
     })
 }
