@@ -1,7 +1,7 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config` (see
 //! [`crate::config`]). The flag takes precedence over the environment, the environment over the file.
 
-use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use detector_client::{
@@ -53,6 +53,10 @@ pub enum Command {
     /// Show what the agent on this node knows, or without one what a single look at the kernel state finds: exit code 0
     /// without conflicts, 1 with conflicts, 2 if the result is inconclusive.
     Check(Box<CheckArgs>),
+    /// Explain the open conflicts and anomalies of a running agent, all or those of ADDRESS, with cause, evidence and repair:
+    /// exit code 0 without conflicts, 1 with conflicts, 2 if the result is inconclusive or no agent answers. Unlike `check`, it
+    /// cannot look at the kernel state by itself yet.
+    Explain(ExplainArgs),
     /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
     Watch(WatchArgs),
     /// Remove the filters that a killed agent left on devices.
@@ -261,7 +265,29 @@ pub struct CheckArgs {
     pub strict: bool,
 }
 
-/// The agent that `check` and `watch` ask.
+/// Settings of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// Only the conflict and the anomalies of this address.
+    #[arg(value_name = "ADDRESS", help_heading = heading::OUTPUT)]
+    pub address: Option<IpAddr>,
+
+    /// Output format.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "IPCONFLICT_FORMAT",
+        help_heading = heading::OUTPUT,
+        default_value = "text"
+    )]
+    pub format: CheckFormat,
+
+    /// The agent to ask.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// The agent that `check`, `explain` and `watch` ask.
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
     /// URL of another agent than the one in this network namespace; with `none`, `check` asks no agent.
@@ -366,7 +392,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Output format of `check`.
+/// Output format of `check` and `explain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckFormat {
     /// Human-readable.
@@ -377,7 +403,7 @@ pub enum CheckFormat {
 
 pub(crate) fn parse_cidr(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map_err(|_| "expected an address or a CIDR such as 10.0.0.10 or 10.0.0.0/28".to_owned())
 }
 
@@ -431,7 +457,7 @@ mod tests {
     #[test]
     fn every_setting_has_a_heading() {
         let command = Cli::command();
-        let commands = ["run", "check", "watch", "cleanup"];
+        let commands = ["run", "check", "explain", "watch", "cleanup"];
         for command in commands
             .iter()
             .filter_map(|name| command.find_subcommand(name))

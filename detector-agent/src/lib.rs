@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 mod diagnosis;
 pub mod event_loop;
+pub mod explain;
 pub mod fleet;
 #[doc(hidden)]
 #[cfg(feature = "fuzzing")]

@@ -7,7 +7,7 @@ use detector_agent::{
     agent, check, cleanup,
     cli::{Cli, Command},
     config::{self, ConfigError},
-    watch,
+    explain, watch,
 };
 use detector_client::{name_service, packaging};
 use detector_event::counted;
@@ -28,13 +28,14 @@ fn main() -> ExitCode {
         Command::Check(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
         // Log lines would overwrite the table.
-        Command::Watch(_) | Command::Completions(_) | Command::Man(_) => None,
+        Command::Watch(_) | Command::Explain(_) | Command::Completions(_) | Command::Man(_) => None,
     };
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
     let _log_guard = format.map(|format| logging::start(format, kernel_log));
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
+        Command::Explain(args) => explain::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
         Command::Watch(args) => {
             watch::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS)
         }

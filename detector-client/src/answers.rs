@@ -27,6 +27,18 @@ pub(super) struct OpenAnomalies {
     pub(super) anomalies: Vec<AnomalyData>,
 }
 
+/// The response of `/api/v1/conflicts/<conflict_id>`.
+#[derive(Deserialize)]
+pub(super) struct OneConflict {
+    pub(super) conflict: ConflictData,
+}
+
+/// The response of `/api/v1/anomalies/<anomaly_id>`.
+#[derive(Deserialize)]
+pub(super) struct OneAnomaly {
+    pub(super) anomaly: AnomalyData,
+}
+
 /// The response of `/api/v1/claims`.
 #[derive(Deserialize)]
 pub(super) struct OpenClaims {

@@ -19,7 +19,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use detector_event::ClaimData;
+use detector_event::{AnomalyData, ClaimData, ConflictData, SubjectId};
 use http_body_util::Empty;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -38,7 +38,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 pub use answers::{AgentStatus, Gap, Overview};
-use answers::{OpenAnomalies, OpenClaims};
+use answers::{OneAnomaly, OneConflict, OpenAnomalies, OpenClaims};
 pub use error::ClientError;
 use files::{connector, token};
 
@@ -150,7 +150,8 @@ impl Client {
         Ok(response.into_body())
     }
 
-    async fn connect(&self) -> Result<Connection<'_>, ClientError> {
+    /// Connects to the agent, for several requests.
+    pub async fn connect(&self) -> Result<Connection<'_>, ClientError> {
         #[cfg(unix)]
         if let Some(socket) = &self.socket {
             return self.connect_over(local::connect(socket).await?).await;
@@ -284,6 +285,18 @@ impl Connection<'_> {
         Ok(open.claims)
     }
 
+    /// A conflict with its timeline; `None` if it is over.
+    pub async fn conflict(&mut self, id: SubjectId) -> Result<Option<ConflictData>, ClientError> {
+        let one: Option<OneConflict> = self.one(&format!("/api/v1/conflicts/{id}")).await?;
+        Ok(one.map(|one| one.conflict))
+    }
+
+    /// An anomaly with its timeline; `None` if it is over.
+    pub async fn anomaly(&mut self, id: SubjectId) -> Result<Option<AnomalyData>, ClientError> {
+        let one: Option<OneAnomaly> = self.one(&format!("/api/v1/anomalies/{id}")).await?;
+        Ok(one.map(|one| one.anomaly))
+    }
+
     /// Readiness and the state of the agent's parts.
     pub async fn status(&mut self) -> Result<AgentStatus, ClientError> {
         let response = self.send("/readyz", None).await?;
@@ -291,6 +304,14 @@ impl Connection<'_> {
             // Answered with details also while the agent is not ready.
             StatusCode::SERVICE_UNAVAILABLE => self.client.json(response).await,
             _ => self.client.json(self.client.accepted(response)?).await,
+        }
+    }
+
+    async fn one<T: DeserializeOwned>(&mut self, path: &str) -> Result<Option<T>, ClientError> {
+        match self.list(path).await {
+            Ok(one) => Ok(Some(one)),
+            Err(ClientError::Status { status, .. }) if status == StatusCode::NOT_FOUND => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

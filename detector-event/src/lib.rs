@@ -11,6 +11,7 @@ mod counted;
 mod diagnosis;
 mod envelope;
 pub mod error_chain;
+pub mod explain;
 pub mod guidance;
 mod maker;
 pub mod names;

@@ -23,7 +23,7 @@ pub enum Colour {
 }
 
 #[derive(Clone, Copy)]
-enum Style {
+pub(crate) enum Style {
     Alarm,
     Receiver,
     Heading,
@@ -43,7 +43,7 @@ impl Colour {
         }
     }
 
-    fn paint(self, style: Style, text: &str) -> String {
+    pub(crate) fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Alarm => "1;31",
             Style::Receiver => "1;36",

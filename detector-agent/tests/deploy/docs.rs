@@ -49,7 +49,7 @@ One file serves all commands.
 "
     .to_owned();
     let command = Cli::command();
-    for name in ["run", "check", "watch", "cleanup"] {
+    for name in ["run", "check", "explain", "watch", "cleanup"] {
         let subcommand = command.find_subcommand(name).unwrap();
         let about = subcommand.get_about().unwrap();
         write!(text, "\n## `detector-agent {name}`\n\n{about}\n\n").unwrap();
@@ -133,6 +133,7 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 
 A webhook receives each event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
 With `state-dir` an event is on disk before it is sent, and is removed after a 2xx answer; without it, undelivered events are lost when the agent ends.
+Requests go through a proxy if the environment names one (`HTTP_PROXY`, `HTTPS_PROXY`, and `NO_PROXY` for receivers that are reached directly, such as an Alertmanager in the cluster); with the chart, set them in `extraEnv`.
 `Retry-After` is obeyed, redirects are not followed, and after a 410 nothing more is sent until the agent restarts.
 [`ipconflict_deliveries_total`](metrics.md#delivery-outcomes), `ipconflict_outbox_pending`, `ipconflict_outbox_parked` and /readyz show the state of each sink.
 

@@ -1,0 +1,400 @@
+//! Why conflicts and anomalies are there, as text for a terminal: one block for each cause, however many findings it has.
+//!
+//! All texts of a diagnosis may contain names that pods choose: they are shown [cleaned](mod@crate::clean).
+
+use std::{collections::HashMap, fmt::Write as _};
+
+use detector_engine::diagnosis::{Cause, CauseConfidence};
+
+use crate::{
+    Affected, AnomalyData, ConflictData, DiagnosisData, SubjectId, TimelineEntry, WallTime, clean,
+    counted,
+    summary::{anomaly_line, anomaly_title, conflict_line, enumeration, scoped_address},
+    text::{Colour, Style, aligned, seconds_text},
+};
+
+/// Findings named in a block; the others are counted.
+const NAMED: usize = 10;
+/// Facts with one reason that are named.
+const NAMED_FACTS: usize = 4;
+
+/// Findings with the same cause.
+#[derive(Debug, Default)]
+pub struct Incident<'a> {
+    conflicts: Vec<&'a ConflictData>,
+    anomalies: Vec<&'a AnomalyData>,
+}
+
+/// What findings of one incident have in common.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    /// A cause of many, that began at a known time; how many it affects may have grown since.
+    Since(Cause, CauseConfidence, WallTime),
+    /// A cause of many.
+    Affects(Cause, CauseConfidence, Affected),
+    /// A cause of one address: the others of the same pods.
+    Pods(Cause, CauseConfidence, Option<WallTime>, Vec<&'a str>),
+    NotExplained,
+}
+
+impl<'a> Key<'a> {
+    fn new(diagnosis: Option<&DiagnosisData>, devices: impl Iterator<Item = &'a str>) -> Self {
+        let Some(diagnosis) = diagnosis else {
+            return Self::NotExplained;
+        };
+        let (cause, confidence) = (diagnosis.cause, diagnosis.confidence);
+        match (diagnosis.affected.addresses, diagnosis.since) {
+            (0 | 1, since) => Self::Pods(cause, confidence, since, devices.collect()),
+            (_, Some(since)) => Self::Since(cause, confidence, since),
+            (_, None) => Self::Affects(cause, confidence, diagnosis.affected),
+        }
+    }
+}
+
+/// The incidents that these findings are of, in the order of the findings; what is not explained at the end.
+#[must_use]
+pub fn incidents<'a>(
+    conflicts: &'a [ConflictData],
+    anomalies: &'a [AnomalyData],
+) -> Vec<Incident<'a>> {
+    let mut incidents: Vec<Incident<'a>> = Vec::new();
+    let mut known: HashMap<Key<'a>, usize> = HashMap::new();
+    let mut index_of = |incidents: &mut Vec<Incident<'a>>, key| {
+        *known.entry(key).or_insert_with(|| {
+            incidents.push(Incident::default());
+            incidents.len() - 1
+        })
+    };
+    for conflict in conflicts {
+        let devices = conflict.present().map(|claimant| claimant.device.as_str());
+        let key = Key::new(conflict.diagnosis.as_deref(), devices);
+        let index = index_of(&mut incidents, key);
+        incidents[index].conflicts.push(conflict);
+    }
+    for anomaly in anomalies {
+        let key = Key::new(
+            anomaly.diagnosis.as_deref(),
+            anomaly.device.as_deref().into_iter(),
+        );
+        let index = index_of(&mut incidents, key);
+        incidents[index].anomalies.push(anomaly);
+    }
+    incidents.sort_by_key(|incident| incident.diagnosis().is_none());
+    incidents
+}
+
+impl Incident<'_> {
+    /// The diagnosis of its first finding.
+    #[must_use]
+    pub fn diagnosis(&self) -> Option<&DiagnosisData> {
+        let conflict = self.conflicts.first().map(|c| c.diagnosis.as_deref());
+        let anomaly = || self.anomalies.first().map(|a| a.diagnosis.as_deref());
+        conflict.or_else(anomaly).flatten()
+    }
+
+    /// The finding whose timeline is shown.
+    #[must_use]
+    pub fn first(&self) -> Option<SubjectId> {
+        let conflict = self.conflicts.first().map(|c| c.conflict_id.into());
+        conflict.or_else(|| self.anomalies.first().map(|a| a.anomaly_id.into()))
+    }
+
+    fn timeline(&self) -> &[TimelineEntry] {
+        let conflict = self.conflicts.first().map(|c| c.timeline.as_deref());
+        let anomaly = || self.anomalies.first().map(|a| a.timeline.as_deref());
+        conflict.or_else(anomaly).flatten().unwrap_or_default()
+    }
+
+    /// Appends the block.
+    pub fn append_to(&self, out: &mut String, colour: Colour) {
+        // Writing to a string does not fail, here and below.
+        match self.diagnosis() {
+            Some(diagnosis) => {
+                let since = match diagnosis.since {
+                    Some(since) => format!(", since {}", since.to_seconds_text()),
+                    None => String::new(),
+                };
+                let heading = colour.paint(Style::Alarm, diagnosis.cause.name());
+                let _ = writeln!(out, "{heading}  {}{since}", diagnosis.confidence.name());
+                let _ = writeln!(out, "  {}", clean(&diagnosis.summary));
+                self.append_findings(out);
+                self.append_details(out, diagnosis);
+            }
+            None => {
+                let heading = colour.paint(Style::Alarm, "not explained");
+                let _ = writeln!(out, "{heading}  the agent has no diagnosis of these");
+                self.append_findings(out);
+            }
+        }
+    }
+
+    fn append_findings(&self, out: &mut String) {
+        match (&self.conflicts[..], &self.anomalies[..]) {
+            ([conflict], []) => {
+                let _ = writeln!(out, "  finding: {}", clean(&conflict_line(conflict)));
+                return;
+            }
+            ([], [anomaly]) => {
+                let title = anomaly_title(anomaly.kind);
+                let _ = writeln!(out, "  finding: {title}: {}", clean(&anomaly_line(anomaly)));
+                return;
+            }
+            _ => {}
+        }
+        // In the order of the findings.
+        let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+        let conflicts = self.conflicts.iter();
+        let conflicts = conflicts.map(|c| ("IP conflict".to_owned(), scoped_address(c)));
+        let anomalies = self.anomalies.iter();
+        let anomalies =
+            anomalies.map(|a| (anomaly_title(a.kind).to_owned(), a.address.to_string()));
+        for (kind, address) in conflicts.chain(anomalies) {
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, addresses)) => addresses.push(address),
+                None => kinds.push((kind, vec![address])),
+            }
+        }
+        for (kind, mut addresses) in kinds {
+            let found = counted(addresses.len(), "address", "addresses");
+            let more = addresses.len().saturating_sub(NAMED);
+            addresses.truncate(NAMED);
+            let named = enumeration(addresses, more).unwrap_or_default();
+            let _ = writeln!(out, "  {kind}, {found}: {}", clean(&named));
+        }
+    }
+
+    fn append_details(&self, out: &mut String, diagnosis: &DiagnosisData) {
+        let mut affected = self.affected();
+        affected.retain(|affected| affected.addresses > 1);
+        let most = affected
+            .into_iter()
+            .max_by_key(|affected| affected.addresses);
+        if let Some(Affected { addresses, pods }) = most {
+            let addresses = counted(addresses, "address", "addresses");
+            let pods = counted(pods, "pod", "pods");
+            let _ = writeln!(out, "  affected: {addresses}, {pods}");
+        }
+        append_rows(
+            out,
+            "evidence",
+            diagnosis.evidence.iter().map(|evidence| {
+                [
+                    seconds_text_or_none(evidence.at),
+                    evidence.fact.clone(),
+                    evidence.source.clone(),
+                ]
+            }),
+        );
+        append_rows(
+            out,
+            "timeline",
+            self.timeline().iter().map(|entry| {
+                [
+                    seconds_text(Some(entry.at)),
+                    entry.what.clone(),
+                    entry.source.clone(),
+                ]
+            }),
+        );
+        let _ = writeln!(out, "  repair: {}", clean(&diagnosis.repair));
+        if !diagnosis.ruled_out.is_empty() {
+            let names: Vec<_> = diagnosis
+                .ruled_out
+                .iter()
+                .map(|cause| cause.name())
+                .collect();
+            let _ = writeln!(out, "  ruled out: {}", names.join(", "));
+        }
+        append_not_checked(out, diagnosis);
+    }
+
+    fn affected(&self) -> Vec<Affected> {
+        let conflicts = self.conflicts.iter().map(|c| &c.diagnosis);
+        let anomalies = self.anomalies.iter().map(|a| &a.diagnosis);
+        let diagnoses = conflicts.chain(anomalies).flatten();
+        diagnoses.map(|diagnosis| diagnosis.affected).collect()
+    }
+}
+
+fn seconds_text_or_none(time: Option<WallTime>) -> String {
+    time.map_or_else(|| "-".to_owned(), WallTime::to_seconds_text)
+}
+
+fn append_rows(out: &mut String, title: &str, rows: impl Iterator<Item = [String; 3]>) {
+    let rows: Vec<Vec<String>> = rows
+        .map(|[at, what, source]| {
+            let what = format!("{} ({})", clean(&what), clean(&source));
+            vec![at, what]
+        })
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "  {title}:");
+    for line in aligned(&rows) {
+        let _ = writeln!(out, "    {line}");
+    }
+}
+
+/// One line for each reason: most facts that were not checked have it in common.
+fn append_not_checked(out: &mut String, diagnosis: &DiagnosisData) {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for fact in &diagnosis.not_checked {
+        match reasons.iter_mut().find(|(known, _)| *known == fact.because) {
+            Some((_, facts)) => facts.push(fact.what.clone()),
+            None => reasons.push((&fact.because, vec![fact.what.clone()])),
+        }
+    }
+    if !reasons.is_empty() {
+        let _ = writeln!(out, "  not checked:");
+    }
+    for (because, mut facts) in reasons {
+        let more = facts.len().saturating_sub(NAMED_FACTS);
+        facts.truncate(NAMED_FACTS);
+        let facts = enumeration(facts, more).unwrap_or_default();
+        let _ = writeln!(out, "    {}: {}", clean(&facts), clean(because));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{DiagnosisEvidence, NotChecked, samples};
+
+    fn wiped(addresses: usize) -> DiagnosisData {
+        let not_checked = |what: &str| NotChecked {
+            what: what.to_owned(),
+            because: "it is not collected".to_owned(),
+        };
+        DiagnosisData {
+            cause: Cause::IpamStateWiped,
+            confidence: CauseConfidence::Proven,
+            since: Some(samples::time()),
+            summary: "The reservations were deleted.".to_owned(),
+            evidence: vec![DiagnosisEvidence {
+                fact: "the directory was created".to_owned(),
+                source: "file:/run/cni".to_owned(),
+                at: Some(samples::time()),
+            }],
+            affected: Affected {
+                addresses,
+                pods: addresses,
+            },
+            repair: "Recreate the pods.".to_owned(),
+            ruled_out: vec![Cause::NotFromIpam],
+            not_checked: vec![not_checked("the route"), not_checked("the sysctls")],
+        }
+    }
+
+    fn conflict(address: &str, diagnosis: Option<DiagnosisData>) -> ConflictData {
+        ConflictData {
+            diagnosis: diagnosis.map(Arc::new),
+            ..samples::raised(address).data
+        }
+    }
+
+    fn text(conflicts: &[ConflictData], anomalies: &[AnomalyData]) -> String {
+        let mut text = String::new();
+        for incident in incidents(conflicts, anomalies) {
+            incident.append_to(&mut text, Colour::Off);
+        }
+        text
+    }
+
+    #[test]
+    fn one_conflict_is_a_block_with_all_that_is_known() {
+        let mut conflict = conflict("10.0.0.1", Some(wiped(1)));
+        conflict.timeline = Some(Arc::from([TimelineEntry {
+            at: samples::time(),
+            what: "sandbox created".to_owned(),
+            source: "cri".to_owned(),
+        }]));
+        assert_eq!(
+            text(&[conflict], &[]),
+            "ipam_state_wiped  proven, since 2026-11-21 01:02:03Z\n\
+             \x20 The reservations were deleted.\n\
+             \x20 finding: 10.0.0.1 is claimed by default/a (veth-a) and default/b (veth-b) on node-1; traffic goes to veth-a\n\
+             \x20 evidence:\n\
+             \x20   2026-11-21 01:02:03Z  the directory was created (file:/run/cni)\n\
+             \x20 timeline:\n\
+             \x20   2026-11-21 01:02:03Z  sandbox created (cri)\n\
+             \x20 repair: Recreate the pods.\n\
+             \x20 ruled out: not_from_ipam\n\
+             \x20 not checked:\n\
+             \x20   the route and the sysctls: it is not collected\n"
+        );
+    }
+
+    #[test]
+    fn wipe_of_200_pods_fits_on_one_screen() {
+        let address = |n: usize| format!("10.0.0.{n}");
+        let conflicts: Vec<_> = (1..=20)
+            .map(|n| conflict(&address(n), Some(wiped(180 + n))))
+            .collect();
+        let drifts: Vec<_> = (21..=200)
+            .map(|n| AnomalyData {
+                diagnosis: Some(Arc::new(wiped(200))),
+                ..samples::drift(&address(n)).data
+            })
+            .collect();
+        let text = text(&conflicts, &drifts);
+        assert!(text.lines().count() < 24, "{text}");
+        assert!(
+            text.contains("  affected: 200 addresses, 200 pods\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  IP conflict, 20 addresses: 10.0.0.1, "),
+            "{text}"
+        );
+        assert!(
+            text.contains("  IPAM drift, 180 addresses: 10.0.0.21, "),
+            "{text}"
+        );
+        assert!(text.contains(" and 170 more\n"), "{text}");
+    }
+
+    #[test]
+    fn unknown_causes_of_different_pods_are_different_incidents() {
+        let unknown = || DiagnosisData {
+            cause: Cause::Unknown,
+            since: None,
+            ..wiped(1)
+        };
+        let mut conflicts: Vec<_> = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+            .map(|address| conflict(address, Some(unknown())))
+            .into();
+        conflicts[2].claimants = vec![samples::claimant("veth-c", Some("c"))];
+        conflicts.insert(0, conflict("10.0.0.4", None));
+        let found = incidents(&conflicts, &[]);
+        let found: Vec<_> = found.iter().map(|i| i.conflicts.len()).collect();
+        assert_eq!(found, [2, 1, 1]);
+        let text = text(&conflicts, &[]);
+        let (_, last) = text.split_once("not explained").unwrap_or_default();
+        assert!(last.contains("10.0.0.4"), "{text}");
+    }
+
+    #[test]
+    fn texts_cannot_steer_the_terminal() {
+        let hostile = "web\x1b[2J\n\u{202e}".to_owned();
+        let mut diagnosis = wiped(1);
+        diagnosis.summary.clone_from(&hostile);
+        diagnosis.repair.clone_from(&hostile);
+        diagnosis.evidence[0].fact.clone_from(&hostile);
+        diagnosis.not_checked[0].what.clone_from(&hostile);
+        diagnosis.not_checked[0].because.clone_from(&hostile);
+        let lines = text(&[conflict("10.0.0.1", Some(wiped(1)))], &[])
+            .lines()
+            .count();
+        let text = text(&[conflict("10.0.0.1", Some(diagnosis))], &[]);
+        assert!(
+            !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
+        assert!(!text.contains('\u{202e}'), "{text:?}");
+        // One more reason.
+        assert_eq!(text.lines().count(), lines + 1, "{text}");
+    }
+}
