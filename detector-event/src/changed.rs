@@ -7,7 +7,7 @@ use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 
 use super::{ClaimantData, ConflictData};
-use crate::Pod;
+use crate::{DiagnosisData, Pod};
 
 /// A part of a conflict that an updating event names as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -109,10 +109,7 @@ impl ConflictData {
             traffic_goes_to: hash(&self.traffic_goes_to),
             newest: hash(&newest.map(|c| (&c.device, c.newest().map(super::NewestBy::name)))),
             sweep: hash(&self.sweep),
-            diagnosis: match self.diagnosis.as_deref() {
-                Some(diagnosis) if diagnosis.has_cause() => hash(&diagnosis),
-                _ => 0,
-            },
+            diagnosis: diagnosis_digest(self.diagnosis.as_deref()),
             claimants: self.claimants.iter().map(ClaimantData::digest).collect(),
             claimants_omitted: self.claimants_omitted,
         }
@@ -153,6 +150,18 @@ fn pod_parts(pod: &Pod) -> impl Hash + '_ {
         pod.owner.as_ref().map(|owner| (&owner.kind, &owner.name)),
         pod.terminating,
     )
+}
+
+/// A hash of what is news about a diagnosis, the same in every run of the agent: its cause, and how sure that is. After a restart less may
+/// be known of when it began. 0 if the cause is not known.
+#[must_use]
+pub fn diagnosis_digest(diagnosis: Option<&DiagnosisData>) -> u64 {
+    match diagnosis {
+        Some(diagnosis) if diagnosis.has_cause() => {
+            hash(&(diagnosis.cause.name(), diagnosis.confidence.name()))
+        }
+        _ => 0,
+    }
 }
 
 /// The same in every run of the agent.

@@ -8,10 +8,10 @@ use std::{
 use detector_engine::diagnosis::{self, Cause, CauseConfidence, Facts, UnixTime};
 use serde::{Deserialize, Serialize};
 
-use crate::{AnomalyData, ConflictData, SubjectId, WallTime, names};
+use crate::{AnomalyData, ConflictData, SubjectId, WallTime, diagnosis_digest, names};
 
 /// Why a conflict came about, or an anomaly was raised.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosisData {
     /// The cause, or that it is not known.
     #[serde(with = "names::name")]
@@ -45,7 +45,7 @@ impl DiagnosisData {
 }
 
 /// A fact that speaks for a cause.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosisEvidence {
     /// The fact, for people.
     pub fact: String,
@@ -65,7 +65,7 @@ pub struct Affected {
 }
 
 /// A fact that was not checked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotChecked {
     /// Which.
     pub what: String,
@@ -156,12 +156,13 @@ impl Explanations {
         self.lock().get(&id).cloned()
     }
 
-    /// Replaces an explanation. Returns whether that is news: another diagnosis than before, with a cause. That the cause is not known is
-    /// shown to those who ask.
+    /// Replaces an explanation. Returns whether that is news: another cause than before, or how sure it is. That the cause is not known
+    /// is shown to those who ask.
     pub fn set(&self, id: SubjectId, explanation: Explanation) -> bool {
-        let diagnosis = Arc::clone(&explanation.diagnosis);
+        let now = diagnosis_digest(Some(&explanation.diagnosis));
         let before = self.lock().insert(id, explanation);
-        diagnosis.has_cause() && before.is_none_or(|before| before.diagnosis != diagnosis)
+        let before = diagnosis_digest(before.as_ref().map(|before| &*before.diagnosis));
+        now != 0 && now != before
     }
 
     /// The conflict or anomaly is over.

@@ -28,7 +28,7 @@ mod time;
 
 pub use anomaly::{AnomalyData, ResolvedBecause};
 pub use any_event::{AnyEvent, SubjectId, SubjectKind};
-pub use changed::ChangedField;
+pub use changed::{ChangedField, diagnosis_digest};
 pub use clean::{clean, clean_log_line};
 pub use conflict::{ClaimData, ClaimantData, ConflictData, EvidenceData};
 pub use counted::counted;

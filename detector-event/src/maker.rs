@@ -6,9 +6,9 @@ use detector_engine::{Anomaly, Claimant, Conflict};
 
 use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
-    Explanations, SpecVersion,
+    Explanations, SpecVersion, SubjectId,
 };
-use crate::{Moment, PodAnswer};
+use crate::{DiagnosisData, Moment, PodAnswer};
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +86,14 @@ impl EventMaker {
             explanations,
             ..self
         }
+    }
+
+    /// The diagnosis of a conflict or an anomaly, if there is one.
+    #[must_use]
+    pub fn diagnosis_of(&self, id: SubjectId) -> Option<Arc<DiagnosisData>> {
+        self.explanations
+            .of(id)
+            .map(|explanation| explanation.diagnosis)
     }
 
     /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.

@@ -155,6 +155,10 @@ impl Core {
             return;
         };
         for anomaly in self.engine.view().anomalies_of(&[anomaly]) {
+            // An event of the previous run may have contained it.
+            if anomaly.reported_diagnosis == self.outputs.reporter.diagnosis_of(id) {
+                continue;
+            }
             let latency = anomaly.reported_latency_us.unwrap_or_default() * 1_000;
             let diagnosed = Anomaly {
                 decided_at: decided_at(latency),
@@ -183,11 +187,13 @@ impl Core {
     }
 
     fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) {
-        let latency_us = self.outputs.reporter.report_anomaly(change, anomaly);
-        self.engine.set_reported_latency(anomaly, latency_us);
+        let (latency_us, diagnosis) = self.outputs.reporter.report_anomaly(change, anomaly);
+        self.engine
+            .set_reported_anomaly(anomaly, latency_us, diagnosis);
         if let Some(persistence) = &mut self.outputs.persistence {
             let mut stored = anomaly.clone();
             stored.reported_latency_us = Some(latency_us);
+            stored.reported_diagnosis = diagnosis;
             persistence.anomaly_changed(stored);
         }
     }

@@ -217,7 +217,7 @@ impl Core {
             // Nothing changed that an event about it contains.
             Step::Event(Change::Updated) | Step::Display(Change::Updated) if is_same => {}
             Step::Event(change) => {
-                let latency_us = reporter.report_anomaly(change, &overlap);
+                let (latency_us, _) = reporter.report_anomaly(change, &overlap);
                 if let Some(open) = self.fleet.overlaps.get_mut(&overlap.id) {
                     open.item.reported_latency_us = Some(latency_us);
                 }

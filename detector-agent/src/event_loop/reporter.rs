@@ -14,6 +14,7 @@ use detector_engine::{
 };
 use detector_event::{
     AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject, State,
+    SubjectId, diagnosis_digest,
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
 };
 use tracing::{error, info, warn};
@@ -123,15 +124,24 @@ impl Reporter {
         Some(event.data.reported())
     }
 
-    /// Reports one change of an anomaly. Returns the latency in microseconds.
-    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) -> u64 {
+    /// Reports one change of an anomaly. Returns the latency in microseconds, and the hash of its diagnosis.
+    pub fn report_anomaly(&mut self, change: Change, anomaly: &Anomaly) -> (u64, u64) {
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self
             .maker
             .anomaly_event(&clock::moment(), change, anomaly, pods);
-        let latency_us = event.data.latency_us;
+        let reported = (
+            event.data.latency_us,
+            diagnosis_digest(event.data.diagnosis.as_deref()),
+        );
         self.emit(event.into(), anomaly.into());
-        latency_us
+        reported
+    }
+
+    /// The hash of the diagnosis of a conflict or an anomaly.
+    #[must_use]
+    pub fn diagnosis_of(&self, id: SubjectId) -> u64 {
+        diagnosis_digest(self.maker.diagnosis_of(id).as_deref())
     }
 
     fn emit(&mut self, event: AnyEvent, subject: EventSubject<'_>) {

@@ -84,6 +84,7 @@ pub(crate) fn overlap(report: &Report, range: IpNet, moment: &Moment) -> Anomaly
         raised_at: raised_at(report, moment),
         decided_at: decided_at(report, now),
         reported_latency_us: None,
+        reported_diagnosis: 0,
         resolved_at: report.is_resolved.then_some(now),
         resolve_reason: report.is_resolved.then_some(ResolveReason::RangeUnique),
     }

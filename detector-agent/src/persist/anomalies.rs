@@ -42,6 +42,8 @@ struct AnomalyRecord {
     decided_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reported_latency_us: Option<u64>,
+    #[serde(default)]
+    reported_diagnosis: u64,
 }
 
 /// The IPAM, its network and the directory, file or resource.
@@ -66,6 +68,7 @@ impl From<Anomaly> for AnomalyRecord {
             raised_at: anomaly.raised_at,
             decided_at: anomaly.decided_at,
             reported_latency_us: anomaly.reported_latency_us,
+            reported_diagnosis: anomaly.reported_diagnosis,
         }
     }
 }
@@ -96,6 +99,7 @@ impl From<AnomalyRecord> for Anomaly {
             raised_at: record.raised_at,
             decided_at: record.decided_at,
             reported_latency_us: record.reported_latency_us,
+            reported_diagnosis: record.reported_diagnosis,
             resolved_at: None,
             resolve_reason: None,
         }

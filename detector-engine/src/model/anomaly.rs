@@ -276,6 +276,8 @@ pub struct Anomaly {
     pub decided_at: Timestamp,
     /// The latency of the last event about it, in microseconds; `None` before the first one.
     pub reported_latency_us: Option<u64>,
+    /// A hash of the diagnosis in the last event about it; 0 if it had none.
+    pub reported_diagnosis: u64,
     /// When it was resolved; `None` while it is active.
     pub resolved_at: Option<Timestamp>,
     /// Why it was resolved.

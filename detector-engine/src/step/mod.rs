@@ -261,12 +261,12 @@ impl Engine {
             .set_reported(conflict.address, conflict.id, reported);
     }
 
-    /// Stores the latency of the last event about an anomaly.
-    pub fn set_reported_latency(&mut self, anomaly: &Anomaly, latency_us: u64) {
+    /// Stores the latency of the last event about an anomaly, and the hash of its diagnosis.
+    pub fn set_reported_anomaly(&mut self, anomaly: &Anomaly, latency_us: u64, diagnosis: u64) {
         let which = (anomaly.kind, anomaly.address, anomaly.id);
         self.tracked
             .anomalies
-            .set_reported_latency(which, latency_us);
+            .set_reported(which, latency_us, diagnosis);
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.

@@ -137,6 +137,8 @@ mod tests {
             latency_us: Some(37.0),
             traffic_goes_to: Some("veth1".to_owned()),
             sweep: None,
+            diagnosis: None,
+            timeline: Vec::new(),
             claimants,
             guidance: None,
         }

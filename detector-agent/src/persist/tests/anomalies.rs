@@ -28,6 +28,7 @@ fn anomaly(id: u128) -> Anomaly {
         raised_at: Timestamp(1),
         decided_at: Timestamp(2),
         reported_latency_us: Some(47),
+        reported_diagnosis: 11,
         resolved_at: None,
         resolve_reason: None,
     }

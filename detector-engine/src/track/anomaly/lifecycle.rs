@@ -326,6 +326,7 @@ impl Anomalies {
             raised_at: at.now,
             decided_at: at.decided_at,
             reported_latency_us: None,
+            reported_diagnosis: 0,
             resolved_at: None,
             resolve_reason: None,
         };
@@ -334,17 +335,19 @@ impl Anomalies {
         self.insert_open(key, anomaly);
     }
 
-    /// Stores the latency of the last event about an open anomaly.
-    pub(crate) fn set_reported_latency(
+    /// Stores the latency of the last event about an open anomaly, and the hash of its diagnosis.
+    pub(crate) fn set_reported(
         &mut self,
         (kind, address, id): (AnomalyKind, IpAddr, AnomalyId),
         latency_us: u64,
+        diagnosis: u64,
     ) {
         let of_address = self.open.range_mut(AnomalyKey::of(kind, address)..);
         let mut of_address =
             of_address.take_while(|(key, _)| (key.kind, key.address) == (kind, address));
         if let Some((_, anomaly)) = of_address.find(|(_, anomaly)| anomaly.id == id) {
             anomaly.reported_latency_us = Some(latency_us);
+            anomaly.reported_diagnosis = diagnosis;
         }
     }
 
