@@ -284,7 +284,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let _server = endpoints.serve(http::Sources {
         node: node.clone(),
         cluster: args.common.cluster_name.clone(),
-        metrics,
+        metrics: Arc::clone(&metrics),
         readiness,
         health: Arc::clone(&health),
         pods: Arc::clone(&pods),
@@ -301,7 +301,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             // Fails only while the agent stops.
             diagnosed.send(LoopMessage::Diagnosed(id, address));
         };
-        diagnosis::run(&findings, collector, &explanations, emit);
+        diagnosis::run(&findings, collector, &explanations, &metrics, emit);
     })
     .map_err(AgentError::Start)?;
     let known = handle.clone();

@@ -22,6 +22,8 @@ use std::{net::IpAddr, sync::Arc};
 
 use detector_event::{AnyEvent, Explanation, Explanations, SubjectId};
 
+use crate::metrics::Metrics;
+
 pub(crate) use collect::Collector;
 pub(crate) use history::PoolHistory;
 pub(crate) use queue::{Findings, queue};
@@ -31,6 +33,7 @@ pub(crate) fn run(
     findings: &Findings,
     mut collector: Collector,
     explanations: &Arc<Explanations>,
+    metrics: &Metrics,
     mut emit: impl FnMut(SubjectId, IpAddr),
 ) {
     while let Some((event, due)) = findings.next() {
@@ -38,7 +41,11 @@ pub(crate) fn run(
         let Some(facts) = collector.facts(&event, due) else {
             continue;
         };
-        if explanations.set(id, Explanation::of(&facts)) {
+        let is_first = explanations.of(id).is_none();
+        let explanation = Explanation::of(&facts);
+        let diagnosis = Arc::clone(&explanation.diagnosis);
+        if explanations.set(id, explanation) {
+            metrics.count_diagnosis(&event, &diagnosis, is_first);
             emit(id, facts.address);
         }
     }

@@ -2,7 +2,10 @@
 //! compares them), and in debug builds a value that is missing here panics.
 
 use detector_common::{DropReason, RecordKind, RejectReason};
-use detector_engine::{AnomalyKind, ConflictKind, ConflictScope};
+use detector_engine::{
+    AnomalyKind, ConflictKind, ConflictScope,
+    diagnosis::{Cause, CauseConfidence},
+};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::AddressLabels;
@@ -237,6 +240,24 @@ impl Lookup {
         Self {
             via: via.name(),
             outcome,
+        }
+    }
+}
+
+/// Labels of a diagnosis.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Diagnosed {
+    cause: &'static str,
+    confidence: &'static str,
+}
+
+impl Diagnosed {
+    /// A diagnosis of this cause.
+    #[must_use]
+    pub const fn new(cause: Cause, confidence: CauseConfidence) -> Self {
+        Self {
+            cause: cause.name(),
+            confidence: confidence.name(),
         }
     }
 }

@@ -12,7 +12,10 @@ mod text_format;
 use std::sync::atomic::AtomicU64;
 
 use detector_engine::{AnomalyId, ConflictId, ConflictScope};
-use detector_event::{AnomalyData, AnyEvent, Change, ConflictData, Pod, SubjectId, clean, summary};
+use detector_event::{
+    AnomalyData, AnyEvent, Change, ConflictData, DiagnosisData, Pod, SubjectId, WallTime, clean,
+    summary,
+};
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -26,7 +29,8 @@ use swept::SweptConflicts;
 pub use address::{AddressLabel, AddressLabels};
 pub use claims::{ClaimInfo, ClaimSeries};
 pub use labels::{
-    AnomalyInfo, ConflictInfo, Delivery, FleetRequest, Kind, KindAndScope, Lookup, Reason, Sink,
+    AnomalyInfo, ConflictInfo, Delivery, Diagnosed, FleetRequest, Kind, KindAndScope, Lookup,
+    Reason, Sink,
 };
 pub use text_format::to_prometheus_text;
 
@@ -85,6 +89,11 @@ pub struct Metrics {
     pub fleet_claims: Gauge,
     /// Devices with addresses that are not looked up there.
     pub fleet_overflow: Gauge,
+    /// Diagnoses, by cause.
+    pub diagnoses: Family<Diagnosed, Counter>,
+    /// From the raise of a conflict or an anomaly to its first diagnosis.
+    pub diagnosis_time: Histogram,
+    started: WallTime,
     swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
@@ -171,6 +180,15 @@ impl Metrics {
             "Time from the beginning of the claim on this node to the creation of the event about a conflict across nodes",
             Unit::Seconds,
             fleet_latency.clone(),
+        );
+        let diagnosis_time = Histogram::new([
+            0.1, 0.3, 0.4, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0,
+        ]);
+        registry.register_with_unit(
+            "diagnosis",
+            "Time from the raise of a conflict or an anomaly to its first diagnosis",
+            Unit::Seconds,
+            diagnosis_time.clone(),
         );
         let metrics = Self {
             active: metric!(
@@ -268,8 +286,15 @@ impl Metrics {
                 "Number of pod devices with more addresses of their own than are compared with other nodes",
                 Gauge::default()
             ),
+            diagnoses: metric!(
+                "diagnoses",
+                "Total number of diagnoses of conflicts and anomalies, each counted again when it changes",
+                Family::default()
+            ),
             latency,
             fleet_latency,
+            diagnosis_time,
+            started: WallTime::now(),
             swept,
             conflict_info,
             anomaly_info,
@@ -309,6 +334,21 @@ impl Metrics {
             .get_or_create(&labels)
             .set(gauge_value(pending));
         self.parked.get_or_create(&labels).set(gauge_value(parked));
+    }
+
+    /// Counts a diagnosis of what an event is about. Its time is measured if it is the first one, and not of what an earlier run of
+    /// the agent raised.
+    pub fn count_diagnosis(&self, event: &AnyEvent, diagnosis: &DiagnosisData, is_first: bool) {
+        let labels = Diagnosed::new(diagnosis.cause, diagnosis.confidence);
+        self.diagnoses.get_or_create(&labels).inc();
+        let raised_at = match event {
+            AnyEvent::Conflict(event) => event.data.raised_at,
+            AnyEvent::Anomaly(event) => event.data.raised_at,
+        };
+        if is_first && raised_at >= self.started {
+            let time = WallTime::now().since(raised_at);
+            self.diagnosis_time.observe(time.as_secs_f64());
+        }
     }
 
     /// Counts an event, and shows its conflict or anomaly in the series of active ones. The latency histogram takes only

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
-use detector_engine::{AnomalyId, ConflictId, ConflictKind, Network};
-use detector_event::{SubjectState, Via, samples};
+use detector_engine::{
+    AnomalyId, ConflictId, ConflictKind, Network,
+    diagnosis::{Cause, CauseConfidence},
+};
+use detector_event::{Affected, DiagnosisData, SubjectState, Via, samples};
 
 use super::*;
 
@@ -19,6 +22,8 @@ const CONTRACT: &[(&str, &str)] = &[
     ("ipconflict_anomaly_info_overflow", "gauge"),
     ("ipconflict_detection_latency_seconds", "histogram"),
     ("ipconflict_fleet_latency_seconds", "histogram"),
+    ("ipconflict_diagnoses_total", "counter"),
+    ("ipconflict_diagnosis_seconds", "histogram"),
     ("ipconflict_claims", "gauge"),
     ("ipconflict_claimed_addresses_overflow", "gauge"),
     ("ipconflict_devices_attached", "gauge"),
@@ -62,6 +67,38 @@ fn claimants_that_a_conflict_does_not_list_are_counted() {
     event.data.claimants_omitted = 0;
     metrics.count_event(&event.into());
     overflow("0");
+}
+
+#[test]
+fn only_the_first_diagnosis_of_what_this_run_raised_is_timed() {
+    let metrics = Metrics::new();
+    let diagnosis = DiagnosisData {
+        cause: Cause::FramesOnly,
+        confidence: CauseConfidence::Likely,
+        since: None,
+        summary: String::new(),
+        evidence: Vec::new(),
+        affected: Affected {
+            addresses: 1,
+            pods: 2,
+        },
+        repair: String::new(),
+        ruled_out: Vec::new(),
+        not_checked: Vec::new(),
+    };
+    let mut event = samples::raised("10.0.0.1");
+    // Long ago.
+    metrics.count_diagnosis(&event.clone().into(), &diagnosis, true);
+    event.data.raised_at = WallTime::now();
+    metrics.count_diagnosis(&event.clone().into(), &diagnosis, true);
+    metrics.count_diagnosis(&event.into(), &diagnosis, false);
+    let text = metrics.encode(None).unwrap();
+    for line in [
+        "ipconflict_diagnoses_total{cause=\"frames_only\",confidence=\"likely\"} 3\n",
+        "ipconflict_diagnosis_seconds_count 1\n",
+    ] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
 }
 
 #[test]
@@ -201,6 +238,8 @@ fn metrics_with_every_family() -> String {
     let request = FleetRequest::new("create", "ok");
     metrics.fleet_requests.get_or_create(&request).inc();
     metrics.count_deliveries("webhook", "delivered", 1);
+    let unknown = Diagnosed::new(Cause::Unknown, CauseConfidence::Likely);
+    metrics.diagnoses.get_or_create(&unknown).inc();
     metrics.show_queue("webhook", 1, 1);
     metrics.count_event(&samples::drift("10.0.0.2").into());
     let address = AddressLabels::new([10, 0, 0, 1].into(), &Network::Node, (None, None));

@@ -10,7 +10,7 @@ use std::{
 use clap::{Arg, CommandFactory as _};
 use detector_agent::{cli::Cli, fleet::MAX_LOOKUPS, metrics::labels};
 use detector_common::Budget;
-use detector_engine::{AnomalyKind, ConflictKind};
+use detector_engine::{AnomalyKind, ConflictKind, diagnosis::Cause};
 use detector_event::{MAX_PRIMARY_ADDRESSES, Via};
 use detector_testkit::{Agent, AgentCommand, Node, contract::violations, http::TestClient};
 
@@ -332,6 +332,10 @@ fn metrics_reference_lists_exactly_the_label_values() {
         (
             line_values(&page, "`kind` of an anomaly"),
             AnomalyKind::ALL.map(AnomalyKind::name).to_vec(),
+        ),
+        (
+            line_values(&page, "`cause` of a diagnosis"),
+            Cause::ALL.map(Cause::name).to_vec(),
         ),
         (
             table_values(&page, "Observation kinds"),
