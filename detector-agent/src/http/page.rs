@@ -14,7 +14,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files by their paths.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", CSS, include_str!("page/page.css")),
     ("/icon.svg", SVG, include_str!("page/icon.svg")),
@@ -36,6 +36,7 @@ const FILES: [(&str, &str, &str); 9] = [
         JAVASCRIPT,
         include_str!("page/health.js"),
     ),
+    ("/page/why.js", JAVASCRIPT, include_str!("page/why.js")),
 ];
 
 /// The embedded file at this path, if there is one.

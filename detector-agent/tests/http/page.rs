@@ -483,6 +483,36 @@ fn next_step_and_runbook_are_those_of_the_api() {
 }
 
 #[test]
+fn diagnosis_is_a_line_that_opens_to_its_details() {
+    let node = Node::new("pagewhy").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    let _pods = [
+        pod(&node, "vetha", "10.244.2.10/32", true),
+        pod(&node, "vethb", "10.244.2.10/32", false),
+    ];
+    browser.wait(&shows("Why: ")).unwrap();
+    browser.wait(&shows("cause unknown")).unwrap();
+    let hidden = browser.eval(&shows("Not checked")).unwrap();
+    assert_eq!(hidden, false);
+    browser
+        .eval("document.querySelector('.conflict .why > summary').click()")
+        .unwrap();
+    for text in ["Repair: ", "Not checked", "Ruled out: ", "Timeline"] {
+        browser.wait(&shows(text)).unwrap();
+    }
+    browser.screenshot(&screenshot_path("7-why")).unwrap();
+    browser.emulate_screen(390, 900, false).unwrap();
+    assert_eq!(
+        browser
+            .eval("document.documentElement.scrollWidth <= innerWidth")
+            .unwrap(),
+        true
+    );
+    assert_no_console_errors(&browser);
+}
+
+#[test]
 fn many_claimants_are_one_table_in_a_list_with_the_newest_first() {
     let node = Node::new("pagemany").unwrap();
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();

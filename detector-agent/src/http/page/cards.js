@@ -1,6 +1,7 @@
 // A conflict or an anomaly as an element.
 
 import { durationText, elapsed, element, latencyText, runbookLink, time } from "./dom.js";
+import { whyLine } from "./why.js";
 
 const MAX_CARDS = 3; // more claimants are one table
 
@@ -58,6 +59,7 @@ export function conflictCard(conflict) {
       period(conflict, element("br"), `detected in ${latencyText(conflict.latency_us)}`)),
     claimants(conflict),
     notes.length ? element("p", { class: "note" }, notes.join(" ")) : null,
+    whyLine(conflict, `api/v1/conflicts/${conflict.conflict_id}`),
     nextLine(conflict.guidance));
 }
 
@@ -72,6 +74,7 @@ export function anomalyCard(anomaly) {
       pod,
       period(anomaly)),
     element("p", { class: "detail" }, `${anomaly.detail}.`),
+    whyLine(anomaly, `api/v1/anomalies/${anomaly.anomaly_id}`),
     nextLine(anomaly.guidance));
 }
 
@@ -86,7 +89,8 @@ export function resolvedEntry(conflict) {
       vlanTag(conflict),
       element("span", { class: "who" }, names.slice(0, 3).join(", ") + more),
       element("span", { class: "when" }, "lasted ", durationText(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
-    claimants(conflict));
+    claimants(conflict),
+    whyLine(conflict, `api/v1/conflicts/${conflict.conflict_id}`));
 }
 
 function period(item, ...more) {

@@ -279,7 +279,7 @@ fn head_has_the_headers_of_get_without_a_body() {
 #[test]
 fn page_loads_nothing_from_other_origins() {
     let served = serve();
-    let scripts = ["card_list", "cards", "connection", "dom", "health"];
+    let scripts = ["card_list", "cards", "connection", "dom", "health", "why"];
     let scripts = scripts.map(|name| format!("/page/{name}.js"));
     let pages = ["/", "/page.js", "/page.css"].map(str::to_owned);
     for path in pages.into_iter().chain(scripts) {
