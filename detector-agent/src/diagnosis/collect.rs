@@ -113,7 +113,14 @@ impl Collector {
             let (Some(sandbox), Some(directory)) = (sandbox, &self.results) else {
                 continue;
             };
-            claimant.cni_results = results::of_sandbox(directory, sandbox);
+            // The runtime lists a sandbox once all of its networks are set up; before, a result that is missing means nothing.
+            claimant.cni_results = match claimant.sandbox.value() {
+                Some(_) => results::of_sandbox(directory, sandbox),
+                None => not_checked(
+                    format!("the CNI results of {}", claimant.device),
+                    "the container runtime does not list the sandbox yet, or is not reached",
+                ),
+            };
             if let Ok(pool) = &pool {
                 claimant.allocated_addresses = pool.addresses_of(sandbox);
             }

@@ -302,3 +302,93 @@ impl FoundPool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use detector_event::Via;
+
+    use super::*;
+
+    const CONFIGURATION: &str = r#"{"cniVersion": "0.3.1", "name": "pods", "plugins": [{"type": "ptp",
+        "ipam": {"type": "host-local", "dataDir": "DIR", "ranges": [[{"subnet": "10.0.0.0/24"}]]}}]}"#;
+
+    fn pod(name: &str, address: &str) -> Arc<Pod> {
+        let mut pod = Pod::named("shop", name, Via::Cri);
+        pod.container_id = Some(format!("id-{name}"));
+        pod.primary_addresses = vec![address.parse().unwrap()];
+        Arc::new(pod)
+    }
+
+    /// A node with one `host-local` network in this directory, and these reservations.
+    fn reader(directory: &Path, reservations: &[(&str, &str)]) -> PoolReader {
+        let configuration = directory.join("net.d");
+        fs::create_dir(&configuration).unwrap();
+        let text = CONFIGURATION.replace("DIR", directory.to_str().unwrap());
+        fs::write(configuration.join("10-pods.conflist"), text).unwrap();
+        fs::create_dir(directory.join("pods")).unwrap();
+        for (address, owner) in reservations {
+            let path = directory.join("pods").join(address);
+            fs::write(path, format!("{owner}\r\neth0")).unwrap();
+        }
+        PoolReader {
+            cni_configuration: configuration,
+            is_off: false,
+            directory: Arc::default(),
+            known: None,
+        }
+    }
+
+    #[test]
+    fn pods_without_a_reservation_of_their_own_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let reservations = [("10.0.0.2", "id-web-1"), ("10.0.0.3", "id-other")];
+        let mut reader = reader(directory.path(), &reservations);
+        let pool = reader.find("10.0.0.2".parse().unwrap()).unwrap();
+        let mut leaving = Pod::clone(&pod("leaving", "10.0.0.5"));
+        leaving.terminating = true;
+        let pods = HashMap::from([
+            (1, pod("web-1", "10.0.0.2")),
+            // Its reservation is another sandbox's by now.
+            (2, pod("web-2", "10.0.0.3")),
+            (3, pod("web-3", "10.0.0.4")),
+            (4, Arc::new(leaving)),
+            (5, pod("elsewhere", "192.168.0.2")),
+        ]);
+        let facts = pool.facts(
+            "10.0.0.2".parse().unwrap(),
+            &[],
+            &pods,
+            &PoolHistory::default(),
+        );
+        let live = *facts.live_pods.value().unwrap();
+        assert_eq!((live.total, live.without_allocation), (3, 2));
+        assert!(facts.owners.value().is_some());
+        let own = pool.addresses_of("id-web-1");
+        assert_eq!(
+            own.value().unwrap(),
+            &["10.0.0.2".parse::<IpAddr>().unwrap()]
+        );
+    }
+
+    #[test]
+    fn pool_is_read_again_for_findings_that_are_due_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut reader = reader(directory.path(), &[("10.0.0.2", "id-web-1")]);
+        let address = "10.0.0.2".parse().unwrap();
+        let is_reserved = |reader: &mut PoolReader| {
+            let pool = reader.find(address).unwrap();
+            pool.addresses_of("id-web-1").value().is_some()
+        };
+        assert!(is_reserved(&mut reader));
+        fs::remove_file(directory.path().join("pods/10.0.0.2")).unwrap();
+        assert!(
+            is_reserved(&mut reader),
+            "as for other findings due by then"
+        );
+        reader.refresh(Instant::now());
+        assert!(!is_reserved(&mut reader));
+        assert!(reader.find("192.168.0.2".parse().unwrap()).is_err());
+    }
+}

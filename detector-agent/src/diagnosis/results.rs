@@ -110,3 +110,54 @@ fn read(path: &Path, id: &str) -> Result<Option<(String, CniResult)>, String> {
     };
     Ok(Some((file.if_name, result)))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+    use super::*;
+
+    const PTP: &str = include_str!("../pods/fixtures/containerd-1.6-ptp.json");
+    const LOOPBACK: &str = include_str!("../pods/fixtures/containerd-1.6-loopback.json");
+    const SANDBOX: &str = "37666bd171fae7a154b9fc4f4f1e362890a99ee08640589643bd69a8c254672d";
+
+    #[test]
+    fn result_names_the_network_and_its_ranges() {
+        let cache = tempfile::tempdir().unwrap();
+        fs::write(cache.path().join(format!("testkit-{SANDBOX}-eth0")), PTP).unwrap();
+        let results = of_sandbox(cache.path(), SANDBOX);
+        let [result] = results.value().unwrap().as_slice() else {
+            unreachable!("one result: {results:?}");
+        };
+        assert_eq!(result.network.name, "testkit");
+        assert_eq!(result.network.ipam, "host-local");
+        assert_eq!(result.addresses, ["10.244.2.2".parse::<IpAddr>().unwrap()]);
+        let is_in = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            result
+                .network
+                .ranges
+                .iter()
+                .any(|range| range.contains(&address))
+        };
+        assert!(is_in("10.244.2.2") && !is_in("10.244.3.2"), "{result:?}");
+        assert!(result.stored_at.is_some());
+        assert!(of_sandbox(cache.path(), "another").is_absent());
+    }
+
+    #[test]
+    fn results_before_that_of_the_pods_network_are_incomplete() {
+        let cache = tempfile::tempdir().unwrap();
+        let sandbox: CacheFile = serde_json::from_str(LOOPBACK).unwrap();
+        let id = sandbox.container_id;
+        fs::write(cache.path().join(format!("cni-loopback-{id}-lo")), LOOPBACK).unwrap();
+        assert!(of_sandbox(cache.path(), &id).not_checked().is_some());
+        fs::write(cache.path().join(format!("testkit-{id}-eth0")), &PTP[..200]).unwrap();
+        assert!(of_sandbox(cache.path(), &id).not_checked().is_some());
+        assert!(
+            of_sandbox(&cache.path().join("none"), &id)
+                .not_checked()
+                .is_some()
+        );
+    }
+}
