@@ -5,11 +5,12 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use detector_engine::{
     AnomalyCause, AnomalyId, AnomalyKind, Confidence, Conflict, ConflictId, ConflictKind,
     ConflictScope, EvidenceKind, Ipam, Mac, Network, Timestamp, Vlan,
+    diagnosis::{Cause, CauseConfidence},
 };
 
 use super::{
-    AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType, Event,
-    EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
+    Affected, AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType,
+    DiagnosisData, Event, EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
 };
 use crate::{Pod, Via, WallTime};
 
@@ -85,6 +86,24 @@ pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
             detail: None,
         }],
         left: None,
+    }
+}
+
+/// A proven diagnosis that affects this many addresses.
+pub fn diagnosis(cause: Cause, addresses: usize) -> DiagnosisData {
+    DiagnosisData {
+        cause,
+        confidence: CauseConfidence::Proven,
+        since: Some(time()),
+        summary: "The reservations were deleted.".to_owned(),
+        evidence: Vec::new(),
+        affected: Affected {
+            addresses,
+            pods: addresses,
+        },
+        repair: "Recreate the pods.".to_owned(),
+        ruled_out: Vec::new(),
+        not_checked: Vec::new(),
     }
 }
 

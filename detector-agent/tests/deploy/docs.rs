@@ -162,7 +162,7 @@ The alerts are those of the Prometheus rules in `deploy/prometheus`, so that you
 | `PodMACMoved` | `critical` | `mac_moved` | `node`, `kind`, `address`, `device` |
 | `IPAMLeak` | `info` | `ipam_leak` | `node`, `kind`, `address`; from the agent only if `only.kinds` lists it |
 
-The annotations `summary`, `description` and `runbook_url` name the pods, what happens to traffic and the next step; `generatorURL` is the node's status page with `status-page-url`.
+The annotations `summary`, `description` and `runbook_url` name the pods, what happens to traffic, the cause if it is known, and the next step; `diagnosis` is the [cause](events.md#causes), an annotation and no label, because it becomes known later and labels identify an alert; `generatorURL` is the node's status page with `status-page-url`.
 
 For both to be one alert, Prometheus must know the node by the same name (`node`, as `deploy/prometheus/scrape.yaml` and the chart's PodMonitor set it), and `labels` must repeat what Prometheus adds: its `external_labels`, without those that `alert_relabel_configs` drop.
 A severity or a label that you change in the rules (with the chart `prometheusRule.severities` and `alertLabels`) has to be changed here, too (`kind-labels`, `labels`).

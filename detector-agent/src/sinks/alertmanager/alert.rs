@@ -7,7 +7,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use detector_event::{
-    AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind, WallTime, clean,
+    AnomalyData, AnyEvent, ConflictData, ContractName as _, DiagnosisData, SubjectKind, WallTime,
+    clean,
     guidance::StatusPageUrl,
     summary::{anomaly_line, claimants, conflict_line, vlan_id},
 };
@@ -59,8 +60,14 @@ impl Alert {
         };
         annotations.insert("runbook_url", kind.runbook_url());
         let notice = Notice::new(&Message::Event(event.clone()));
-        let description = format!("{} {}", notice.effect, notice.next_step);
-        annotations.insert("description", description.trim().to_owned());
+        let description = [&notice.effect, &notice.cause, &notice.next_step];
+        let description = description.into_iter().filter(|text| !text.is_empty());
+        let description: Vec<_> = description.map(String::as_str).collect();
+        annotations.insert("description", description.join(" "));
+        // No label: it becomes known later, and labels identify the alert.
+        if let Some(cause) = diagnosis(event).map(|diagnosis| diagnosis.cause) {
+            annotations.insert("diagnosis", cause.name().to_owned());
+        }
         let annotations = annotations
             .into_iter()
             .map(|(name, text)| (name, clean(&text).into_owned()))
@@ -100,6 +107,13 @@ impl Alert {
     pub(super) fn resolved(mut self, now: WallTime) -> Self {
         self.ends_at = now;
         self
+    }
+}
+
+fn diagnosis(event: &AnyEvent) -> Option<&DiagnosisData> {
+    match event {
+        AnyEvent::Conflict(event) => event.data.diagnosis.as_deref(),
+        AnyEvent::Anomaly(event) => event.data.diagnosis.as_deref(),
     }
 }
 
@@ -162,7 +176,7 @@ mod tests {
 
     use std::collections::HashMap;
 
-    use detector_engine::AnomalyKind;
+    use detector_engine::{AnomalyKind, diagnosis::Cause};
     use detector_event::samples;
     use serde_json::{Value, json};
 
@@ -170,6 +184,23 @@ mod tests {
 
     fn posted(event: impl Into<AnyEvent>, settings: &AlertSettings) -> Value {
         serde_json::to_value(Alert::new(&event.into(), settings, samples::time())).unwrap()
+    }
+
+    #[test]
+    fn known_cause_is_told_without_changing_the_identity() {
+        let settings = AlertSettings::default();
+        let mut conflict = samples::raised("10.0.0.1");
+        let before = posted(conflict.clone(), &settings);
+        assert!(before["annotations"].get("diagnosis").is_none(), "{before}");
+        conflict.data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 9).into());
+        let after = posted(conflict, &settings);
+        assert_eq!(after["labels"], before["labels"]);
+        assert_eq!(after["annotations"]["diagnosis"], "ipam_state_wiped");
+        let description = after["annotations"]["description"].as_str().unwrap();
+        assert!(
+            description.contains(" The reservations were deleted. "),
+            "{description}"
+        );
     }
 
     #[test]

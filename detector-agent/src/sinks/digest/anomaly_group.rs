@@ -6,6 +6,8 @@ use detector_event::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::conflict_group::GroupCause;
+
 /// Anomalies that a group lists; the others are counted.
 const SUBJECTS: usize = 10;
 
@@ -43,6 +45,12 @@ impl AnomalyGroup {
         }
     }
 
+    /// Why the one that is shown was raised, if that is known.
+    #[must_use]
+    pub fn cause(&self) -> Option<GroupCause> {
+        GroupCause::of(self.shown.diagnosis.as_deref())
+    }
+
     /// Names the pod of a single anomaly, if it is unknown for the moment, as `before` did.
     pub fn keep_pods(&mut self, before: &Self) {
         let is_same = self.shown.anomaly_id == before.shown.anomaly_id;
@@ -58,6 +66,7 @@ impl AnomalyGroup {
     /// its pod, further devices, and twice as many addresses of a sweep.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<String> {
+        let cause = GroupCause::change(self.cause().as_ref(), before.cause().as_ref());
         let (now, before) = (&self.shown, &before.shown);
         let mut changes = Vec::new();
         if now.anomaly_id != before.anomaly_id {
@@ -81,6 +90,7 @@ impl AnomalyGroup {
                 "it claims {contested} addresses of others now, {least} before"
             ));
         }
+        changes.extend(cause);
         changes
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use detector_engine::{Confidence, ConflictKind};
+use detector_engine::{Confidence, ConflictKind, diagnosis::Cause};
 use detector_event::{
-    ClaimantData, ConflictData, NewestBy, names,
+    ClaimantData, ConflictData, DiagnosisData, NewestBy, names,
     next_step::unknown_pod_of,
     summary::{pod_name, scoped_address},
 };
@@ -39,6 +39,51 @@ pub struct ConflictGroup {
     /// For how many of the addresses the node's traffic goes to each device; under an empty name, for how many no route
     /// leads to a claimant.
     pub receivers: BTreeMap<String, usize>,
+    /// Why, if all of them have the same known cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<GroupCause>,
+}
+
+/// The cause of a finding, or of several with the same one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupCause {
+    /// The cause, which is known.
+    #[serde(with = "names::name")]
+    pub cause: Cause,
+    /// That of the first finding in a sentence or two.
+    pub summary: String,
+    /// Whether the summary is about many addresses.
+    pub is_of_many: bool,
+}
+
+impl GroupCause {
+    /// The cause; `None` if it is not known.
+    #[must_use]
+    pub fn of(diagnosis: Option<&DiagnosisData>) -> Option<Self> {
+        let diagnosis = diagnosis.filter(|diagnosis| diagnosis.cause != Cause::Unknown)?;
+        Some(Self {
+            cause: diagnosis.cause,
+            summary: diagnosis.summary.clone(),
+            is_of_many: diagnosis.affected.addresses > 1,
+        })
+    }
+
+    /// For a message about `count` findings: the summary of one is not that of all.
+    #[must_use]
+    pub fn text(&self, count: usize) -> String {
+        match self.is_of_many || count == 1 {
+            true => self.summary.clone(),
+            false => format!("Of the first one: {}", self.summary),
+        }
+    }
+
+    /// What to say if it differs from that of the message before.
+    #[must_use]
+    pub fn change(now: Option<&Self>, before: Option<&Self>) -> Option<String> {
+        let now = now?;
+        let is_new = before.is_none_or(|before| before.cause != now.cause);
+        is_new.then(|| format!("the cause is known: {}", now.cause.name().replace('_', " ")))
+    }
 }
 
 /// The newest claimant of a group.
@@ -110,6 +155,7 @@ impl ConflictGroup {
             newest: NewestClaimant::of(first),
             addresses: Vec::new(),
             receivers: BTreeMap::new(),
+            cause: GroupCause::of(first.diagnosis.as_deref()),
         };
         group.add(first);
         group
@@ -130,6 +176,8 @@ impl ConflictGroup {
             }
             (known, _) => *known = None,
         }
+        let cause = data.diagnosis.as_deref().map(|diagnosis| diagnosis.cause);
+        self.cause = self.cause.take().filter(|known| Some(known.cause) == cause);
         let receiver = data.traffic_goes_to.clone().unwrap_or_default();
         if self.receivers.len() < RECEIVERS || self.receivers.contains_key(&receiver) {
             *self.receivers.entry(receiver).or_default() += 1;
@@ -227,6 +275,10 @@ impl ConflictGroup {
                 });
             }
         }
+        changes.extend(GroupCause::change(
+            self.cause.as_ref(),
+            before.cause.as_ref(),
+        ));
         changes
     }
 
@@ -320,6 +372,31 @@ mod tests {
                 "traffic goes to default/a (veth-a) now",
             ]
         );
+    }
+
+    #[test]
+    fn cause_is_named_once_all_have_the_same_known_one() {
+        let explained = |cause: Cause, addresses: usize| {
+            let mut conflict = samples::raised("10.0.0.1").data;
+            conflict.diagnosis = Some(samples::diagnosis(cause, addresses).into());
+            conflict
+        };
+        let unknown = explained(Cause::Unknown, 1);
+        let [wiped, other] = [Cause::IpamStateWiped, Cause::FramesOnly].map(|c| explained(c, 9));
+        let unexplained = samples::raised("10.0.0.1").data;
+        for without in [&unknown, &other, &unexplained] {
+            assert_eq!(group(&[wiped.clone(), without.clone()]).cause, None);
+        }
+        assert_eq!(group(&[unknown]).cause, None);
+        let (before, now) = (group(&[unexplained]), group(&[wiped.clone(), wiped]));
+        let changes = now.changes_since(&before);
+        assert_eq!(changes, ["the cause is known: ipam state wiped"]);
+        assert_eq!(now.changes_since(&now), [""; 0]);
+        let cause = now.cause.unwrap();
+        assert_eq!(cause.text(2), cause.summary);
+        let of_one = group(&[explained(Cause::FramesOnly, 1)]).cause.unwrap();
+        assert_eq!(of_one.text(1), of_one.summary);
+        assert!(of_one.text(2).starts_with("Of the first one: "));
     }
 
     #[test]

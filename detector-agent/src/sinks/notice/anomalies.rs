@@ -22,7 +22,8 @@ impl AnomalyFacts<'_> {
         let Self { group, of } = self;
         let data = &group.shown;
         let kind = SubjectKind::Anomaly(data.kind);
-        let (effect, next_step) = if of.is_resolved() {
+        let is_resolved = of.is_resolved();
+        let (effect, next_step) = if is_resolved {
             (String::new(), String::new())
         } else if of.count == 1 {
             (anomaly_effect(data).to_owned(), anomaly_next_step(data))
@@ -31,6 +32,7 @@ impl AnomalyFacts<'_> {
         };
         let more = of.count.saturating_sub(group.subjects.len());
         let list = enumeration(group.subjects.clone(), more);
+        let cause = group.cause().filter(|_| !is_resolved);
         Notice {
             change: of.change,
             severity: Severity::of(kind, None),
@@ -38,6 +40,7 @@ impl AnomalyFacts<'_> {
             title: anomaly_title(data.kind),
             finding: self.finding(),
             effect,
+            cause: cause.map_or_else(String::new, |cause| cause.text(of.count)),
             next_step,
             changed: of.changed.to_vec(),
             list: list.filter(|_| of.count > 1).into_iter().collect(),

@@ -34,6 +34,7 @@ impl ConflictFacts<'_> {
             group.addresses.clone(),
             self.of.count.saturating_sub(group.addresses.len()),
         );
+        let cause = group.cause.clone().filter(|_| !is_resolved);
         Notice {
             change: of.change,
             severity: Severity::of(kind, Some(group.confidence)),
@@ -45,6 +46,7 @@ impl ConflictFacts<'_> {
             } else {
                 self.effect()
             },
+            cause: cause.map_or_else(String::new, |cause| cause.text(of.count)),
             next_step: if is_resolved {
                 String::new()
             } else {

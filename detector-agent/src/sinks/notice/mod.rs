@@ -32,6 +32,8 @@ pub(in crate::sinks) struct Notice {
     pub(in crate::sinks) finding: String,
     /// What happens to traffic; empty once it is over.
     pub(in crate::sinks) effect: String,
+    /// Why it is there; empty if that is not known, and once it is over.
+    pub(in crate::sinks) cause: String,
     /// What to do; empty once it is over.
     pub(in crate::sinks) next_step: String,
     /// What changed since the message before.
@@ -50,6 +52,7 @@ impl Notice {
         Self {
             finding: clean(notice.finding),
             effect: clean(notice.effect),
+            cause: clean(notice.cause),
             next_step: clean(notice.next_step),
             changed: notice.changed.into_iter().map(clean).collect(),
             list: notice.list.into_iter().map(clean).collect(),

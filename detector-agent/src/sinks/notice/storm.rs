@@ -50,6 +50,7 @@ pub(super) fn storm(digest: &Digest) -> Notice {
         title: "IP conflicts",
         finding,
         effect,
+        cause: String::new(),
         next_step,
         changed: Vec::new(),
         list,

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-use detector_engine::{Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason};
-use detector_event::{ConflictData, NewestBy, ResolvedBecause, SubjectState, samples};
+use detector_engine::{
+    Confidence, ConflictKind, EvidenceKind, LeaveReason, ResolveReason, diagnosis::Cause,
+};
+use detector_event::{ConflictData, EventType, NewestBy, ResolvedBecause, SubjectState, samples};
 
 use super::*;
 
@@ -258,4 +260,23 @@ fn a_group_of_one_anomaly_reads_as_the_anomaly() {
             "",
         ]
     );
+}
+
+#[test]
+fn known_cause_is_part_of_a_message_until_the_end() {
+    let explained = |cause| {
+        let mut drift = samples::drift("10.0.0.1");
+        drift.data.diagnosis = Some(samples::diagnosis(cause, 9).into());
+        drift
+    };
+    let cause = |event: AnyEvent| Notice::new(&Message::Event(event)).cause;
+    let wiped = explained(Cause::IpamStateWiped);
+    assert_eq!(
+        cause(wiped.clone().into()),
+        "The reservations were deleted."
+    );
+    assert_eq!(cause(explained(Cause::Unknown).into()), "");
+    let mut resolved = wiped;
+    resolved.event_type = EventType::anomaly(Change::Resolved);
+    assert_eq!(cause(resolved.into()), "");
 }

@@ -73,7 +73,11 @@ fn slack(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Value {
         notice.heading(),
         slack_text(&notice.finding)
     )];
-    let further = [("", &notice.effect), ("*Next step:* ", &notice.next_step)];
+    let further = [
+        ("", &notice.effect),
+        ("*Cause:* ", &notice.cause),
+        ("*Next step:* ", &notice.next_step),
+    ];
     let further = further.iter().filter(|(_, text)| !text.is_empty());
     lines.extend(further.map(|(label, text)| format!("{label}{}", slack_text(text))));
     if !notice.changed.is_empty() {
@@ -147,6 +151,7 @@ fn pagerduty(
     };
     for (key, text) in [
         ("traffic", &notice.effect),
+        ("why", &notice.cause),
         ("next_step", &notice.next_step),
     ] {
         if !text.is_empty() {
