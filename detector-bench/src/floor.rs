@@ -151,7 +151,7 @@ fn example_event() -> Value {
             "conflict_id": "cb1267f1e467c39c031555607c079bd6", "node": "testkit", "cluster": null, "address": "10.99.0.1",
             "network": "node", "vlan": null, "kind": "duplicate", "scope": "node", "confidence": "observed", "state": "active",
             "raised_at": time, "updated_at": time, "resolved_at": null, "latency_us": 50, "traffic_goes_to": null,
-            "claimants": [claimant(1), claimant(2)],
+            "claimants": [claimant(1), claimant(2)], "diagnosis": null, "timeline": [],
             "guidance": {
                 "next_step": "Only ARP, NDP or the neighbour table shows the claim of vethbench2: check whether that pod is meant to answer for it (a VIP, a proxy); otherwise delete it.",
                 "runbook_url": "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate",
