@@ -96,6 +96,11 @@ impl EventMaker {
             .map(|explanation| explanation.diagnosis)
     }
 
+    /// Removes the explanation of a conflict or an anomaly.
+    pub fn forget_explanation(&self, id: SubjectId) {
+        self.explanations.remove(id);
+    }
+
     /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.
     pub fn any_event(
         &mut self,

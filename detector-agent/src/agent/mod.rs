@@ -297,9 +297,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let collector = Collector::new(&args.common.ipam, &settings.cni_cache_dir, pods, history);
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("diagnosis", move || {
-        let emit = move |id, address| {
+        let emit = move |id, address, is_news| {
             // Fails only while the agent stops.
-            diagnosed.send(LoopMessage::Diagnosed(id, address));
+            diagnosed.send(LoopMessage::Diagnosed(id, address, is_news));
         };
         diagnosis::run(&findings, collector, &explanations, &metrics, emit);
     })

@@ -45,25 +45,23 @@ pub(super) fn of_anomaly(data: &AnomalyData, pod: Option<&Pod>, device: &str) ->
 }
 
 fn of_device(device: &str, pod: Option<&Pod>, because: Option<&str>) -> ClaimantFacts {
-    let unknown = || because.unwrap_or("its pod is not known").to_owned();
+    const NO_POD: &str = "its pod is not known";
+    let unknown = because.unwrap_or(NO_POD);
     ClaimantFacts {
         device: device.to_owned(),
         bridge: None,
         node: String::new(),
         pod: match pod {
             Some(pod) => Known::Value(pod_facts(pod), source_of(pod)),
-            None => not_checked(format!("the pod of {device}"), unknown()),
+            None => not_checked(format!("the pod of {device}"), unknown),
         },
         sandbox: match pod {
             Some(pod) => sandbox(pod),
-            None => not_checked(format!("the sandbox of {device}"), unknown()),
+            None => not_checked(format!("the sandbox of {device}"), NO_POD),
         },
-        cni_results: not_checked(format!("the CNI results of {device}"), unknown()),
-        assignment: not_checked(
-            format!("the address in the namespace of {device}"),
-            unknown(),
-        ),
-        allocated_addresses: not_checked(format!("the allocations of {device}"), unknown()),
+        cni_results: not_checked(format!("the CNI results of {device}"), NO_POD),
+        assignment: not_checked(format!("the address in the namespace of {device}"), NO_POD),
+        allocated_addresses: not_checked(format!("the allocations of {device}"), NO_POD),
         evidence: Vec::new(),
         has_permanent_neighbour: false,
     }

@@ -28,13 +28,14 @@ pub(crate) use collect::Collector;
 pub(crate) use history::PoolHistory;
 pub(crate) use queue::{Findings, queue};
 
-/// Explains what is queued, until the sink is dropped. `emit` gets the conflicts and anomalies whose diagnosis changed.
+/// Explains what is queued, until the sink is dropped. `emit` gets each conflict or anomaly that was explained, its address, and whether
+/// its diagnosis is news.
 pub(crate) fn run(
     findings: &Findings,
     mut collector: Collector,
     explanations: &Arc<Explanations>,
     metrics: &Metrics,
-    mut emit: impl FnMut(SubjectId, IpAddr),
+    mut emit: impl FnMut(SubjectId, IpAddr, bool),
 ) {
     while let Some((event, due)) = findings.next() {
         let id = subject_id(&event);
@@ -44,10 +45,11 @@ pub(crate) fn run(
         let is_first = explanations.of(id).is_none();
         let explanation = Explanation::of(&facts);
         let diagnosis = Arc::clone(&explanation.diagnosis);
-        if explanations.set(id, explanation) {
+        let is_news = explanations.set(id, explanation);
+        if is_first || is_news {
             metrics.count_diagnosis(&event, &diagnosis, is_first);
-            emit(id, facts.address);
         }
+        emit(id, facts.address, is_news);
     }
 }
 

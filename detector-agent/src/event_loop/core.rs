@@ -145,7 +145,9 @@ impl Core {
                 self.feed_ranges(&update, clock::now());
                 self.step(update.observed(clock::now()));
             }
-            LoopMessage::Diagnosed(id, address) => self.report_diagnosis(id, address),
+            LoopMessage::Diagnosed(id, address, is_news) => {
+                self.report_diagnosis(id, address, is_news);
+            }
             LoopMessage::Fleet(message) => self.apply_fleet_message(message),
             LoopMessage::Stop => self.stop(),
         }

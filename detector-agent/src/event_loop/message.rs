@@ -22,8 +22,8 @@ pub enum LoopMessage {
     Lookups(LookupUpdate),
     /// An IPAM pool was read or removed.
     Pool(PoolUpdate),
-    /// The diagnosis of a conflict or an anomaly about this address changed.
-    Diagnosed(SubjectId, IpAddr),
+    /// A conflict or an anomaly about this address was explained; whether that is news.
+    Diagnosed(SubjectId, IpAddr, bool),
     /// The state of conflicts across nodes.
     Fleet(FleetMessage),
     /// End the loop.

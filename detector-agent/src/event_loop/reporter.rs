@@ -144,6 +144,11 @@ impl Reporter {
         diagnosis_digest(self.maker.diagnosis_of(id).as_deref())
     }
 
+    /// What a conflict or an anomaly was explained with is not shown any more.
+    pub fn forget_explanation(&self, id: SubjectId) {
+        self.maker.forget_explanation(id);
+    }
+
     fn emit(&mut self, event: AnyEvent, subject: EventSubject<'_>) {
         self.write_line(&event);
         self.written.push(WrittenEvent {
