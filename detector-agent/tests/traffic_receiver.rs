@@ -389,7 +389,8 @@ fn moved_forwarding_entry_moves_the_receiver() {
     layout.expect_port(Some("vetha"));
     let mac = mac.to_string();
     let entry = ["bridge", "fdb", "replace", &mac, "dev", "vethb"];
-    let entry = [&entry[..], &["master", "static"]].concat();
+    // Without `sticky`, the next frame of the first pod moves it back.
+    let entry = [&entry[..], &["master", "static", "sticky"]].concat();
     layout.node.exec(&entry).unwrap();
     layout.expect_port(Some("vethb"));
 }
