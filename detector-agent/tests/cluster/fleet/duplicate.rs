@@ -49,7 +49,7 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
         .filter_map(|c| Some((c["node"].as_str()?, c["pod"]["name"].as_str()?)))
         .collect();
     assert_eq!(claimants, [(&*nodes[0], "web"), (&*nodes[1], "checkout")]);
-    assert_eq!(rights(&conflict), [Some(true), Some(true)]);
+    with_rights(&it, 1, [Some(true), Some(true)]);
     // The first node shows it, too, and only the second one reports it.
     let shown = it.wait("the conflict on the first node", || fleet_conflict(&it, 0));
     assert_eq!(shown["conflict_id"], conflict["conflict_id"]);
@@ -94,9 +94,15 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
     });
 }
 
-fn rights(conflict: &Value) -> Vec<Option<bool>> {
-    let claimants = conflict["claimants"].as_array().unwrap();
-    claimants.iter().map(|c| c["rightful"].as_bool()).collect()
+/// The conflict as the agent of a node shows it, once it says of its claimants whether they are rightful.
+fn with_rights(it: &Installation, node: usize, rights: [Option<bool>; 2]) -> Value {
+    it.wait("who is rightful", || {
+        let conflict = fleet_conflict(it, node)?;
+        let claimants = conflict["claimants"].as_array().context("no claimants")?;
+        let shown: Vec<_> = claimants.iter().map(|c| c["rightful"].as_bool()).collect();
+        ensure!(shown == rights, "{conflict:#}");
+        Ok(conflict)
+    })
 }
 
 /// The address is that of the pod `checkout` on the second node.
@@ -120,13 +126,12 @@ fn pod_that_assigns_itself_the_address_is_not_rightful(
         "ip", "-n", netns, "address", "add", &assigned, "dev", "eth0",
     ])
     .unwrap();
-    let conflict = it.wait("the conflict on the first node", || fleet_conflict(it, 0));
-    assert_eq!(conflict["address"], *address);
-    assert_eq!(rights(&conflict), [Some(true), Some(false)]);
-    let step = conflict["next_step"].as_str().unwrap();
-    assert!(step.starts_with("Delete default/squatter "), "{step}");
-    let shown = it.wait("the conflict on the second node", || fleet_conflict(it, 1));
-    assert_eq!(shown["next_step"], *step);
+    for node in [0, 1] {
+        let conflict = with_rights(it, node, [Some(true), Some(false)]);
+        assert_eq!(conflict["address"], *address);
+        let step = conflict["guidance"]["next_step"].as_str().unwrap();
+        assert!(step.starts_with("Delete default/squatter"), "{step}");
+    }
 }
 
 /// Before any pod has an address of the range.
