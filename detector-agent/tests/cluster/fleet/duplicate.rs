@@ -112,20 +112,8 @@ fn pod_that_assigns_itself_the_address_is_not_rightful(
     address: &str,
 ) {
     let own = run_pod_on(it, "squatter", &nodes[0]);
-    let device = it.wait("the claim of the pod", || {
-        let claim = object(it, "ipclaim", &own)?;
-        let device = claim["spec"]["device"].as_str().map(str::to_owned);
-        device.context("no device")
-    });
-    let node = it.cluster.nodes()[0].node();
-    let link = node.exec(&["ip", "link", "show", "dev", &device]).unwrap();
-    let (_, netns) = link.split_once("link-netns ").unwrap();
-    let netns = netns.split_whitespace().next().unwrap();
-    let assigned = format!("{address}/32");
-    node.exec(&[
-        "ip", "-n", netns, "address", "add", &assigned, "dev", "eth0",
-    ])
-    .unwrap();
+    let add = format!("address add {address}/32 dev eth0");
+    it.cluster.nodes()[0].pod_ip_batch(&own, [add]).unwrap();
     for node in [0, 1] {
         let conflict = with_rights(it, node, [Some(true), Some(false)]);
         assert_eq!(conflict["address"], *address);
