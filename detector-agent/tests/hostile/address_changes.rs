@@ -16,13 +16,23 @@ const LEFT: &str = "10.244.1.11";
 const ROUNDS: u32 = 2_048;
 
 fn change(verb: &str, address: &str) -> String {
-    format!("address {verb} {address}/32 dev eth0")
+    match (address.contains(':'), verb) {
+        (true, "add") => format!("address add {address}/128 dev eth0 nodad"),
+        (true, _) => format!("address {verb} {address}/128 dev eth0"),
+        (false, _) => format!("address {verb} {address}/32 dev eth0"),
+    }
 }
 
-/// Adds and removes addresses of no other pod; in between makes these changes.
+/// Adds and removes addresses of no other pod; in between makes these changes, and adds and removes addresses of their family.
 fn flood(pod: &Pod, changes: impl IntoIterator<Item = String>) {
+    let changes: Vec<_> = changes.into_iter().collect();
+    let is_ipv6 = changes.iter().any(|change| change.contains(':'));
     let round = |n: u32| {
-        let address = format!("10.100.{}.{}", n / 256, n % 256);
+        let address = if is_ipv6 {
+            format!("2001:db8:100::{n:x}")
+        } else {
+            format!("10.100.{}.{}", n / 256, n % 256)
+        };
         ["add", "del"].map(|verb| change(verb, &address))
     };
     let mut lines: Vec<_> = (0..ROUNDS).flat_map(round).collect();
@@ -34,20 +44,39 @@ fn flood(pod: &Pod, changes: impl IntoIterator<Item = String>) {
 #[test]
 fn claim_inside_a_flood_of_address_changes_raises() {
     let node = Node::new("churn").unwrap();
-    let victim = PodSpec::new("vethvictim").address(format!("{VICTIM}/32"));
-    let _victim = node.add_pod(&victim).unwrap();
-    let hostile = node.add_pod(&PodSpec::new("vethhostile")).unwrap();
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    flood(&hostile, [change("add", VICTIM)]);
-    let conflict = agent.wait_raised(VICTIM).unwrap();
+    raises_inside_a_flood(&node, VICTIM, |pod| pod);
+}
+
+#[test]
+fn claim_inside_a_flood_of_ipv6_address_changes_raises() {
+    let node = Node::new("churn6").unwrap();
+    raises_inside_a_flood(&node, "2001:db8::10", |pod| pod);
+}
+
+#[test]
+fn claim_inside_a_flood_of_address_changes_behind_a_bridge_raises() {
+    let node = Node::new("churnbridge").unwrap();
+    node.add_bridge("cni0", &["10.244.1.1/24"]).unwrap();
+    raises_inside_a_flood(&node, VICTIM, |pod| pod.master("cni0"));
+}
+
+fn raises_inside_a_flood(node: &Node, address: &str, attach: impl Fn(PodSpec) -> PodSpec) {
+    let length = if address.contains(':') { 128 } else { 32 };
+    let victim = PodSpec::new("vethvictim").address(format!("{address}/{length}"));
+    let _victim = node.add_pod(&attach(victim)).unwrap();
+    let hostile = PodSpec::new("vethhostile").ipv6();
+    let hostile = node.add_pod(&attach(hostile)).unwrap();
+    let agent = Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap();
+    flood(&hostile, [change("add", address)]);
+    let conflict = agent.wait_raised(address).unwrap();
     assert_eq!(conflict.confidence, "certain");
-    flood(&hostile, [change("del", VICTIM)]);
+    flood(&hostile, [change("del", address)]);
     agent
-        .wait_event(DEADLINE, |event| event.resolves(VICTIM))
+        .wait_event(DEADLINE, |event| event.resolves(address))
         .unwrap();
     until(DEADLINE, "the changes to be counted", || {
         let series = r#"ipconflict_observations_dropped_total{reason="address_changes"}"#;
-        let dropped = metric(&node, series)?;
+        let dropped = metric(node, series)?;
         ensure!(dropped > u64::from(ROUNDS), "{dropped}");
         Ok(())
     })

@@ -27,7 +27,8 @@ fn assign_many(pod: &Pod, filler: usize) {
 
 fn node_with_fillers(prefix: &str) -> (Node, Vec<Pod>) {
     let node = Node::new(prefix).unwrap();
-    let fillers = node.add_pods(&FILLERS.map(PodSpec::new)).unwrap();
+    let filler = |device| PodSpec::new(device).ipv6();
+    let fillers = node.add_pods(&FILLERS.map(filler)).unwrap();
     (node, fillers)
 }
 
@@ -81,6 +82,21 @@ fn pod_beyond_its_bound_conflicts_with_earlier_pods() {
     assign_many(&fillers[0], 0);
     fillers[0].add_address(&format!("{address}/32")).unwrap();
     assert_raised(&agent, address, [FILLERS[0], "vethvictim"]);
+}
+
+#[test]
+fn pod_beyond_its_bound_of_ipv6_addresses_conflicts_with_earlier_pods() {
+    let (node, fillers) = node_with_fillers("boundearly6");
+    let address = "2001:db8::10";
+    let victim = PodSpec::new("vethvictim").address(format!("{address}/128"));
+    let _victim = node.add_pod(&victim).unwrap();
+    let agent = start(&node);
+    let lines = (0..MANY).map(|n| format!("address add 2001:db8:1::{n:x}/128 dev eth0 nodad"));
+    fillers[0].netns().ip_batch(lines).unwrap();
+    fillers[0].add_address(&format!("{address}/128")).unwrap();
+    let conflict = agent.wait_raised(address).unwrap();
+    assert_eq!(conflict.devices(), [FILLERS[0], "vethvictim"]);
+    assert_eq!(conflict.confidence, "certain");
 }
 
 #[test]

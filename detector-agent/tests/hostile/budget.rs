@@ -1,7 +1,7 @@
 //! Floods of ARP beyond a device's budget in the kernel, with one claim in between that must not be missed.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     thread,
 };
 
@@ -38,21 +38,40 @@ fn hostile_pods(node: &Node, count: usize) -> Vec<Pod> {
 
 /// Claims addresses that differ in each frame and are different for each `base`, and once, in between, `address`.
 fn flood(pod: &Pod, base: u8, address: Option<&str>) {
-    let claim = |address: &str| Frame::announcement(pod.mac(), address.parse().unwrap());
-    flood_around(pod, base, address.map(claim));
+    let inside = address.map(|address| claim(pod, address.parse().unwrap()));
+    flood_around(pod, base, inside);
 }
 
 /// The same around any frame.
 pub(crate) fn flood_around(pod: &Pod, base: u8, inside: Option<Frame>) {
+    let nth = |n: u32| Ipv4Addr::from(n).into();
+    send_around(pod, base, nth, inside);
+}
+
+/// As [`flood`], with neighbour advertisements.
+fn flood_ipv6(pod: &Pod, base: u8, address: Option<&str>) {
+    let prefix = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0).to_bits();
+    let nth = |n: u32| Ipv6Addr::from_bits(prefix | u128::from(n)).into();
+    let inside = address.map(|address| claim(pod, address.parse().unwrap()));
+    send_around(pod, base, nth, inside);
+}
+
+fn send_around(pod: &Pod, base: u8, nth: impl Fn(u32) -> IpAddr, inside: Option<Frame>) {
     let first = u32::from_be_bytes([base, 0, 0, 0]);
-    let claims = (first..first + 2 * HALF).map(Into::into);
-    let mut frames: Vec<_> = claims
-        .map(|claim| Frame::announcement(pod.mac(), claim).to_bytes())
-        .collect();
+    let numbers = first..first + 2 * HALF;
+    let mut frames: Vec<_> = numbers.map(|n| claim(pod, nth(n)).to_bytes()).collect();
     if let Some(inside) = inside {
         frames.insert(HALF as usize, inside.to_bytes());
     }
     FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
+}
+
+fn claim(pod: &Pod, address: IpAddr) -> Frame {
+    let mac = pod.mac();
+    match address {
+        IpAddr::V4(address) => Frame::announcement(mac, address),
+        IpAddr::V6(address) => Frame::advertisement(mac, address, Some(mac), NaFlags::OVERRIDE),
+    }
 }
 
 /// Most frames were beyond the budgets of these devices, and the log names each once.
@@ -77,6 +96,34 @@ fn assert_flood_is_reported(node: &Node, agent: &Agent, hostile: &[Pod], frames:
         })
         .unwrap();
     }
+}
+
+#[test]
+fn advertisement_inside_a_flood_raises() {
+    let node = Node::new("flood6").unwrap();
+    let address = "2001:db8::10";
+    let victim = PodSpec::new("vethvictim0").address(format!("{address}/128"));
+    let _victim = node.add_pod(&victim).unwrap();
+    let hostile = hostile_pods(&node, 1);
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    flood_ipv6(&hostile[0], 100, Some(address));
+    let conflict = agent.wait_raised(address).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+    assert_flood_is_reported(&node, &agent, &hostile, 2 * u64::from(HALF));
+}
+
+#[test]
+fn claim_inside_a_flood_behind_a_bridge_raises() {
+    let node = Node::new("floodbridge").unwrap();
+    node.add_bridge("cni0", &["10.244.1.1/24"]).unwrap();
+    let _victim = node.add_pod(&victim_pod(0).master("cni0")).unwrap();
+    let hostile = PodSpec::new("vethhostile0").master("cni0");
+    let hostile = [node.add_pod(&hostile).unwrap()];
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    flood(&hostile[0], 100, Some(&victim(0)));
+    let conflict = agent.wait_raised(&victim(0)).unwrap();
+    assert_eq!(conflict.devices(), ["vethhostile0", "vethvictim0"]);
+    assert_flood_is_reported(&node, &agent, &hostile, 2 * u64::from(HALF));
 }
 
 #[test]
