@@ -141,25 +141,28 @@ impl Core {
         let decided_at = |latency: u64| Timestamp(now.0.saturating_sub(latency));
         let conflicts = self.engine.view().conflicts_of(address, now);
         let conflict = conflicts.into_iter().find(|c| SubjectId::from(c.id) == id);
-        let anomalies = self.engine.view().anomaly_ids();
-        let mut anomalies = anomalies.into_iter().map(|(_, _, anomaly)| anomaly);
-        let anomaly = anomalies.find(|anomaly| SubjectId::from(*anomaly) == id);
-        if conflict.is_none() && anomaly.is_none() {
+        if let Some(conflict) = conflict {
+            if is_news {
+                let diagnosed = Conflict {
+                    updated_at: now,
+                    decided_at: decided_at(conflict.latency()),
+                    ..conflict
+                };
+                self.report(Change::Updated, &diagnosed);
+            }
+            return;
+        }
+        let ids = self.engine.view().anomaly_ids();
+        let mut ids = ids.into_iter().map(|(_, _, anomaly)| anomaly);
+        let Some(anomaly) = ids.find(|anomaly| SubjectId::from(*anomaly) == id) else {
             // It ended meanwhile.
             self.outputs.reporter.forget_explanation(id);
-        }
+            return;
+        };
         if !is_news {
             return;
         }
-        if let Some(conflict) = conflict {
-            let diagnosed = Conflict {
-                updated_at: now,
-                decided_at: decided_at(conflict.latency()),
-                ..conflict
-            };
-            self.report(Change::Updated, &diagnosed);
-        }
-        for anomaly in self.engine.view().anomalies_of(anomaly.as_slice()) {
+        for anomaly in self.engine.view().anomalies_of(&[anomaly]) {
             // An event of the previous run may have contained it.
             if anomaly.reported_diagnosis == self.outputs.reporter.diagnosis_of(id) {
                 continue;
