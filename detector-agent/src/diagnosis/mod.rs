@@ -20,7 +20,7 @@ mod results;
 
 use std::{net::IpAddr, sync::Arc};
 
-use detector_event::{AnyEvent, Explanation, Explanations, SubjectId};
+use detector_event::{Explanation, Explanations, SubjectId};
 
 use crate::metrics::Metrics;
 
@@ -38,7 +38,7 @@ pub(crate) fn run(
     mut emit: impl FnMut(SubjectId, IpAddr, bool),
 ) {
     while let Some((event, due)) = findings.next() {
-        let id = subject_id(&event);
+        let id = event.subject_id();
         let Some(facts) = collector.facts(&event, due) else {
             continue;
         };
@@ -50,12 +50,5 @@ pub(crate) fn run(
             metrics.count_diagnosis(&event, &diagnosis, is_first);
         }
         emit(id, facts.address, is_news);
-    }
-}
-
-fn subject_id(event: &AnyEvent) -> SubjectId {
-    match event {
-        AnyEvent::Conflict(event) => event.data.conflict_id.into(),
-        AnyEvent::Anomaly(event) => event.data.anomaly_id.into(),
     }
 }

@@ -8,7 +8,6 @@ use std::{
 
 use detector_event::{AnyEvent, Change, Explanations, Pod, SubjectId};
 
-use super::subject_id;
 use crate::sinks::EventSink;
 
 /// How long a finding waits: network plugins and lookups of pods have to end first.
@@ -78,7 +77,7 @@ pub(crate) fn queue(explanations: Arc<Explanations>) -> (DiagnosisSink, Findings
 
 impl EventSink for DiagnosisSink {
     fn offer(&mut self, event: &AnyEvent) {
-        let id = subject_id(event);
+        let id = event.subject_id();
         let mut waiting = self.shared.lock();
         let known = waiting.findings.remove(&id);
         if event.change() == Change::Resolved {
