@@ -88,7 +88,8 @@ impl PoolReader {
             Ok(networks) => networks,
             Err(why) => return not_checked("other networks of the node", why.clone()),
         };
-        let is_other = |other: &&NetworkConfig| other.name != own.name && overlap(own, other);
+        let is_other =
+            |other: &&NetworkConfig| other.name != own.name && own.shares_range_with(other);
         let others: Vec<_> = networks.iter().filter(is_other).cloned().collect();
         match others.is_empty() {
             true => Known::Absent(source(&place)),
@@ -114,9 +115,7 @@ impl PoolReader {
             known.is_some_and(|known| known.as_ref().is_ok_and(|all| all.contains_key(&address)))
         };
         let mut candidates: Vec<_> = host_local
-            .filter(|(network, directory)| {
-                has(directory) || network.ranges.iter().any(|r| r.contains(&address))
-            })
+            .filter(|(network, directory)| has(directory) || network.assigns(address))
             .collect();
         candidates.sort_by_key(|(_, directory)| !has(directory));
         let (network, directory) = candidates
@@ -156,16 +155,6 @@ impl PoolReader {
         });
         &self.known.insert(known).1
     }
-}
-
-fn overlap(one: &NetworkConfig, other: &NetworkConfig) -> bool {
-    let pairs = one
-        .ranges
-        .iter()
-        .flat_map(|a| other.ranges.iter().map(move |b| (a, b)));
-    pairs
-        .into_iter()
-        .any(|(a, b)| a.start() <= b.end() && b.start() <= a.end())
 }
 
 fn reservations(directory: &Path) -> Result<HashMap<IpAddr, String>, String> {
@@ -276,7 +265,7 @@ impl FoundPool {
         reservations: &HashMap<IpAddr, String>,
         pods: &HashMap<IfIndex, Arc<Pod>>,
     ) -> LivePods {
-        let is_here = |address: &IpAddr| self.network.ranges.iter().any(|r| r.contains(address));
+        let is_here = |address: &IpAddr| self.network.assigns(*address);
         let live = pods.values().filter(|pod| {
             !pod.terminating
                 && !pod.is_matched_by_address

@@ -34,15 +34,9 @@ impl NetworkConfig {
         (&self.name, &self.ipam, &self.data_dir) == (&other.name, &other.ipam, &other.data_dir)
     }
 
-    /// Whether ranges of both overlap. One without ranges takes them from elsewhere, which does not tell.
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
-        let is_open = |network: &Self| network.ranges.is_empty();
-        is_open(self)
-            || is_open(other)
-            || self.ranges.iter().any(|a| {
-                let mut others = other.ranges.iter();
-                others.any(|b| a.start() <= b.end() && b.start() <= a.end())
-            })
+    /// Whether ranges of both overlap, or that is not excluded: one without ranges takes them from elsewhere.
+    pub(super) fn may_overlap(&self, other: &Self) -> bool {
+        self.ranges.is_empty() || other.ranges.is_empty() || self.shares_range_with(other)
     }
 }
 

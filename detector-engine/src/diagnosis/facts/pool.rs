@@ -32,6 +32,23 @@ pub struct NetworkConfig {
     pub ranges: Vec<RangeInclusive<IpAddr>>,
 }
 
+impl NetworkConfig {
+    /// Whether the configuration names a range with this address.
+    #[must_use]
+    pub fn assigns(&self, address: IpAddr) -> bool {
+        self.ranges.iter().any(|range| range.contains(&address))
+    }
+
+    /// Whether a range of one overlaps with a range of the other.
+    #[must_use]
+    pub fn shares_range_with(&self, other: &Self) -> bool {
+        self.ranges.iter().any(|a| {
+            let mut others = other.ranges.iter();
+            others.any(|b| a.start() <= b.end() && b.start() <= a.end())
+        })
+    }
+}
+
 /// An owner of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationOwner {

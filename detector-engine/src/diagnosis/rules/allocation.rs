@@ -31,13 +31,7 @@ pub(super) fn two_networks_gave_address(facts: &Facts) -> Option<Proof> {
     if facts.is_drift() {
         let (pool, source) = facts.pool.found()?;
         let index = given(facts).find(|&index| {
-            let covers_address = || {
-                pool.network
-                    .ranges
-                    .iter()
-                    .any(|r| r.contains(&facts.address))
-            };
-            facts.is_from_pool(index) == Some(false) && covers_address()
+            facts.is_from_pool(index) == Some(false) && pool.network.assigns(facts.address)
         })?;
         let evidence = [
             evidence::cni_result(facts, index),
@@ -50,7 +44,7 @@ pub(super) fn two_networks_gave_address(facts: &Facts) -> Option<Proof> {
     let (first, network) = networks.first()?;
     let (second, _) = networks
         .iter()
-        .find(|(_, other)| !other.shares_state_with(network) && other.overlaps(network))?;
+        .find(|(_, other)| !other.shares_state_with(network) && other.may_overlap(network))?;
     let evidence = [*first, *second].map(|index| evidence::cni_result(facts, index));
     Some(Proof::of_claimants(None, evidence))
 }

@@ -44,11 +44,7 @@ pub(super) fn one_node_has_range(facts: &Facts) -> bool {
 pub(super) fn pool_gave_address_of_node(facts: &Facts) -> Option<Proof> {
     facts.node_address.value()?;
     let (pool, source) = facts.pool.found()?;
-    let is_in_range = pool
-        .network
-        .ranges
-        .iter()
-        .any(|r| r.contains(&facts.address));
+    let is_in_range = pool.network.assigns(facts.address);
     let owners = pool.known_owners()?;
     let is_given_by_pool = |&index: &usize| {
         facts.is_given(index) == Some(true) && facts.is_from_pool(index) == Some(true)
