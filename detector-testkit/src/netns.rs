@@ -21,15 +21,17 @@ use std::{
     thread,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
+    ifaddrs::getifaddrs,
     mount::{MntFlags, MsFlags, mount, umount2},
-    net::if_::if_nametoindex,
+    net::if_::{InterfaceFlags, if_nametoindex},
     sched::{CloneFlags, setns, unshare},
 };
 
+use crate::{agent::DEADLINE, wait::until};
 pub use leftovers::remove_leftovers;
 
 /// The directory of named namespaces, shared with iproute2 and CNI runtimes.
@@ -140,6 +142,30 @@ impl Netns {
                 })
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Waits until a device is running (RFC 2863 `up`). After both ends of a veth pair are up, each drops frames silently, is
+    /// no forwarding bridge port and has no IPv6 until the kernel's link watch worker has come to it (net/core/link_watch.c).
+    ///
+    /// # Errors
+    /// The device does not exist, or is not running at the deadline.
+    pub fn wait_running(&self, device: &str) -> Result<()> {
+        self.run_in(|| {
+            let what = format_args!("device {device} in {} to be running", self.name);
+            until(DEADLINE, what, || {
+                let entry = getifaddrs()
+                    .context("listing devices")?
+                    .find(|entry| entry.interface_name == device);
+                match entry {
+                    None => Ok(Err(anyhow!("no device {device} in {}", self.name))),
+                    Some(entry) => {
+                        let running = entry.flags.contains(InterfaceFlags::IFF_RUNNING);
+                        ensure!(running, "one end of the veth pair is down");
+                        Ok(Ok(()))
+                    }
+                }
+            })?
         })
     }
 

@@ -122,6 +122,18 @@ impl Node {
         self.ip_batch(lines)
     }
 
+    /// Waits until both ends of the pods' veth pairs are running, so that what one pod sends arrives at the node and at the
+    /// others.
+    ///
+    /// # Errors
+    /// As [`Netns::wait_running`].
+    pub fn wait_running(&self, pods: &[Pod]) -> Result<()> {
+        pods.iter().try_for_each(|pod| {
+            self.netns.wait_running(&pod.device)?;
+            pod.netns.wait_running(POD_DEVICE)
+        })
+    }
+
     /// Waits until a running agent observes the frames of a device by its `clsact` filter. On a busy machine it may attach to
     /// a device that appears while it runs only after the pod's first frames, so a test that sends some waits first.
     ///

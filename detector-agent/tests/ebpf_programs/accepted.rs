@@ -39,6 +39,7 @@ fn victim() -> Fixture {
             format!("address add {}/64 dev {DEVICE} nodad", node6()),
         ])
         .unwrap();
+    netns.wait_running(DEVICE).unwrap();
     fixture
 }
 

@@ -32,6 +32,7 @@ fn bridged_pods_alone(prefix: &str) -> (Node, [Pod; 3]) {
         node.add_pod(&spec).unwrap()
     };
     let pods = [pod("vetha", 10), pod("vethb", 20), pod("vethc", 30)];
+    node.wait_running(&pods).unwrap();
     (node, pods)
 }
 
@@ -124,6 +125,7 @@ fn hijack_behind_tags_before_the_start_raises_on_a_routed_device() {
         let added = format!("address add {of_node} dev vethb");
         node.ip(&added).unwrap();
     }
+    node.wait_running(&pods).unwrap();
     let (mac, sender) = (pods[1].mac(), FrameSender::open(&pods[1]).unwrap());
     let asked = Ipv4Addr::new(10, 244, 1, 1);
     let request = Frame::request(mac, OWNER.parse().unwrap(), asked);

@@ -6,10 +6,9 @@ use std::{
     os::fd::{AsRawFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::{
     ifaddrs::getifaddrs,
-    net::if_::InterfaceFlags,
     sys::socket::{
         AddressFamily, LinkAddr, MsgFlags, MultiHeaders, SockFlag, SockType, sendmmsg, sendto,
         socket,
@@ -18,10 +17,8 @@ use nix::{
 
 use super::Frame;
 use crate::{
-    agent::DEADLINE,
     netns::Netns,
     node::{POD_DEVICE, Pod},
-    wait::until,
 };
 
 /// A packet socket inside a pod, usable from any thread while the device exists.
@@ -40,12 +37,12 @@ impl FrameSender {
         Self::open_on(pod.netns(), POD_DEVICE)
     }
 
-    /// Opens a socket on a device of a namespace and waits until the device is running: after both ends of a veth pair are up,
-    /// frames are dropped silently until the kernel's link watch worker has run (net/core/link_watch.c).
+    /// Opens a socket on a device of a namespace and waits until the device is running.
     ///
     /// # Errors
     /// The device does not exist, or is not running at the deadline.
     pub fn open_on(netns: &Netns, device: &str) -> Result<Self> {
+        netns.wait_running(device)?;
         netns.run_in(|| {
             // Protocol 0: it never receives.
             let socket = socket(
@@ -55,20 +52,10 @@ impl FrameSender {
                 None,
             )
             .context("opening a packet socket")?;
-            let what = format_args!("device {device} in {} to be running", netns.name());
-            let address = until(DEADLINE, what, || {
-                let entry = getifaddrs()
-                    .context("listing devices")?
-                    .filter(|entry| entry.interface_name == device)
-                    .find_map(|entry| Some((entry.address?.as_link_addr().copied()?, entry.flags)));
-                match entry {
-                    Some((address, flags)) if flags.contains(InterfaceFlags::IFF_RUNNING) => {
-                        Ok(Some(address))
-                    }
-                    Some(_) => bail!("one end of the veth pair is down"),
-                    None => Ok(None),
-                }
-            })?;
+            let address = getifaddrs()
+                .context("listing devices")?
+                .filter(|entry| entry.interface_name == device)
+                .find_map(|entry| entry.address?.as_link_addr().copied());
             let device =
                 address.with_context(|| format!("no device {device} in {}", netns.name()))?;
             Ok(Self { socket, device })
