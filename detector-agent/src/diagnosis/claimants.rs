@@ -67,7 +67,7 @@ fn of_device(device: &str, pod: Option<&Pod>, because: Option<&str>) -> Claimant
     }
 }
 
-fn source_of(pod: &Pod) -> Source {
+pub(super) fn source_of(pod: &Pod) -> Source {
     match pod.via {
         Via::Cri => Source::Cri,
         Via::Kube => Source::KubernetesObject(format!("pod {}/{}", pod.namespace, pod.name)),

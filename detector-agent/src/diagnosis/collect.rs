@@ -6,16 +6,43 @@ use detector_engine::{
     AnomalyKind, ConflictScope, IfIndex,
     diagnosis::{ClaimantFacts, Facts, FindingKind, Known, Source},
 };
-use detector_event::{AnyEvent, ClaimantData, ConflictData, Pod};
+use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
-use super::{PoolHistory, claimants, files::not_checked, node, pool::PoolReader, results};
+use super::{
+    PoolHistory, claimants,
+    files::not_checked,
+    node,
+    pool::PoolReader,
+    results,
+    routing::{Routing, RoutingFacts},
+};
 use crate::{
     ipam::IpamSettings,
     pods::{IS_THE_NODE, PathSetting, PodDirectory},
 };
 
-/// The findings of a node that are explained.
-const EXPLAINED: [AnomalyKind; 1] = [AnomalyKind::IpamDrift];
+/// The anomalies that are explained.
+const EXPLAINED: [AnomalyKind; 3] = [
+    AnomalyKind::IpamDrift,
+    AnomalyKind::GatewayUnresolved,
+    AnomalyKind::RouteAstray,
+];
+
+/// What is explained.
+struct Subject<'e> {
+    finding: FindingKind,
+    /// The address of the pod.
+    address: IpAddr,
+    /// The gateway that the pod asks for.
+    gateway: Option<IpAddr>,
+    node: &'e str,
+    /// The pods with the ids of their sandboxes, without the node itself.
+    claimants: Vec<(ClaimantFacts, Option<String>)>,
+    /// The index of the claimant that had the address last.
+    newest: Known<usize>,
+    /// What the kernel says of routes, or why that is not known.
+    routing: Result<Routing, String>,
+}
 
 /// Collects facts on this node.
 #[derive(Debug)]
@@ -48,39 +75,53 @@ impl Collector {
     /// The facts at `due` or later about a conflict or an anomaly; `None` if findings of its kind are not explained.
     pub(crate) fn facts(&mut self, event: &AnyEvent, due: Instant) -> Option<Facts> {
         self.pools.refresh(due);
-        let (finding, address, node, claimants, newest) = match event {
-            AnyEvent::Conflict(event) => {
-                let data = &event.data;
-                if data.scope != ConflictScope::Node || data.vlan.is_some() {
-                    return None;
-                }
-                (
-                    FindingKind::Conflict(data.kind),
-                    data.address,
-                    &data.node,
-                    self.conflict_claimants(data),
-                    newest(data),
-                )
-            }
-            AnyEvent::Anomaly(event) => {
-                let data = &event.data;
-                let device = data
-                    .device
-                    .as_deref()
-                    .filter(|_| EXPLAINED.contains(&data.kind))?;
-                let pod = self.pod_on(data.ifindex, data.pod.as_ref());
-                let holder = claimants::of_anomaly(data, pod.as_deref(), device);
-                let sandbox = pod.and_then(|pod| pod.container_id.clone());
-                (
-                    FindingKind::Anomaly(data.kind),
-                    data.address,
-                    &data.node,
-                    vec![(holder, sandbox)],
-                    Known::Absent(Source::Engine),
-                )
-            }
+        let subject = match event {
+            AnyEvent::Conflict(event) => self.conflict(&event.data)?,
+            AnyEvent::Anomaly(event) => self.anomaly(&event.data)?,
         };
-        Some(self.collect(finding, address, node, claimants, newest))
+        Some(self.collect(subject))
+    }
+
+    fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
+        if data.scope != ConflictScope::Node || data.vlan.is_some() {
+            return None;
+        }
+        let device = data.present().find(|claimant| !is_node(claimant));
+        Some(Subject {
+            finding: FindingKind::Conflict(data.kind),
+            address: data.address,
+            gateway: None,
+            node: &data.node,
+            claimants: self.conflict_claimants(data),
+            newest: newest(data),
+            routing: Routing::around(device.map(|claimant| claimant.ifindex)),
+        })
+    }
+
+    fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
+        let device = data.device.as_deref();
+        let device = device.filter(|_| data.vlan.is_none() && EXPLAINED.contains(&data.kind))?;
+        let pod = self.pod_on(data.ifindex, data.pod.as_ref());
+        let mut routing = Routing::around(data.ifindex);
+        let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);
+        let address = match gateway {
+            Some(gateway) => address_of(pod.as_deref(), &mut routing, gateway.is_ipv4())?,
+            None => data.address,
+        };
+        let holder = ClaimantFacts {
+            bridge: routing.as_ref().ok().and_then(Routing::bridge),
+            ..claimants::of_anomaly(data, pod.as_deref(), device)
+        };
+        let sandbox = pod.as_ref().and_then(|pod| pod.container_id.clone());
+        Some(Subject {
+            finding: FindingKind::Anomaly(data.kind),
+            address,
+            gateway,
+            node: &data.node,
+            claimants: vec![(holder, sandbox)],
+            newest: Known::Absent(Source::Engine),
+            routing,
+        })
     }
 
     /// The pod on a device as it is known now: more may be known than when the event was made.
@@ -100,14 +141,16 @@ impl Collector {
         .collect()
     }
 
-    fn collect(
-        &mut self,
-        finding: FindingKind,
-        address: IpAddr,
-        node: &str,
-        mut claimants: Vec<(ClaimantFacts, Option<String>)>,
-        newest: Known<usize>,
-    ) -> Facts {
+    fn collect(&mut self, subject: Subject<'_>) -> Facts {
+        let Subject {
+            finding,
+            address,
+            gateway,
+            node,
+            mut claimants,
+            newest,
+            routing,
+        } = subject;
         let pool = self.pools.find(address);
         for (claimant, sandbox) in &mut claimants {
             let (Some(sandbox), Some(directory)) = (sandbox, &self.results) else {
@@ -137,6 +180,7 @@ impl Collector {
                 not_checked(what, why),
             ),
         };
+        let routing = RoutingFacts::read(routing, finding, address, gateway, self.pools.pods());
         let not_collected = "it is not collected";
         Facts {
             finding,
@@ -149,16 +193,27 @@ impl Collector {
             pool,
             overlapping_networks,
             node: node::facts(node, self.pools.cni_configuration()),
-            node_address: not_checked("the node's address", not_collected),
+            node_address: routing.node_address,
             moved_at: not_checked("moves of the address by announcements", not_collected),
             nodes_with_range: not_checked("the podCIDRs of other nodes", not_collected),
             resource_versions: not_checked("resource versions of the API server", not_collected),
-            route: not_checked("the route to the address", not_collected),
-            gateway_route: not_checked("the route to the gateway", not_collected),
-            gateway_on_node: not_checked("the gateway's address on the node", not_collected),
-            sysctls: not_checked("the sysctls of the device", not_collected),
+            route: routing.route,
+            gateway_route: routing.gateway_route,
+            gateway_on_node: routing.gateway_on_node,
+            sysctls: routing.sysctls,
         }
     }
+}
+
+/// The address of this family that a pod was given: as its source has it, else the first one on its device.
+fn address_of(
+    pod: Option<&Pod>,
+    routing: &mut Result<Routing, String>,
+    is_ipv4: bool,
+) -> Option<IpAddr> {
+    let given = pod.into_iter().flat_map(|pod| &pod.primary_addresses);
+    let given = given.copied().find(|given| given.is_ipv4() == is_ipv4);
+    given.or_else(|| routing.as_mut().ok()?.address_of_pod(is_ipv4))
 }
 
 fn is_node(claimant: &ClaimantData) -> bool {

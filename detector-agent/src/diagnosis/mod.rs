@@ -17,6 +17,7 @@ mod node;
 mod pool;
 mod queue;
 mod results;
+mod routing;
 
 use std::{net::IpAddr, sync::Arc};
 

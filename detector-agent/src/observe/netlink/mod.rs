@@ -22,7 +22,7 @@ pub use listener::{DrainedSocket, ListenerError, ListenerOptions, NetlinkListene
 pub(crate) use namespace::open_namespace;
 pub use request::ReadError;
 pub(in crate::observe) use request::{RequestError, RequestSocket};
-pub use route_lookup::RouteLookup;
+pub use route_lookup::{NodeRoute, RouteLookup, RoutedLink};
 pub use selection::{DeviceSelector, LinkDriver, PatternError};
 pub use snapshot::{BoundedSnapshot, MAX_PER_POD, NetlinkReader, NodeWithoutNeighbours, Omitted};
 pub use socket::OpenError;

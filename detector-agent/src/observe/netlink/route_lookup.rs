@@ -7,12 +7,12 @@
 use std::{collections::HashMap, io, net::IpAddr};
 
 use detector_engine::{
-    BridgePath, BridgePort, IfIndex, Mac, NudState, RouteAnswers, RouteQuery, RouteTarget,
+    BridgePath, BridgePort, IfIndex, Mac, NudState, Peer, RouteAnswers, RouteQuery, RouteTarget,
 };
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
-    route::{RouteAddress, RouteAttribute, RouteMessage},
+    route::{RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage},
 };
 use nix::{
     errno::Errno,
@@ -25,8 +25,9 @@ use super::{
         neighbour::{self, NeighbourEntry},
         route::{self, FoundRoute},
     },
-    dumps::{link_request, parse_as},
+    dumps::{self, link_request, parse_as},
     request::{ReadError, RequestError, RequestSocket},
+    selection::LinkDriver,
     snapshot::NetlinkReader,
     wire::{RawMessage, Undecodable},
 };
@@ -64,6 +65,76 @@ impl NetlinkReader {
 
 /// What was read of links during one batch.
 type Links = HashMap<IfIndex, Option<LinkForwarding>>;
+
+/// A link of the agent's namespace, as far as routes depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutedLink {
+    /// Its name.
+    pub name: String,
+    /// The bridge or VRF that it is a port of.
+    pub master: Option<IfIndex>,
+    /// The other end, if that is in another namespace.
+    pub peer: Option<Peer>,
+    /// Whether it is a VRF.
+    pub is_vrf: bool,
+}
+
+/// The route by which the node reaches an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRoute {
+    /// The device that it leads to; `None` if the node itself has the address.
+    pub device: Option<IfIndex>,
+    /// Who set it, as `ip route` names it: `kernel`, `boot`, `bird`.
+    pub protocol: String,
+}
+
+impl NetlinkReader {
+    /// A link; `None` if there is none with this index.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn routed_link(&mut self, ifindex: IfIndex) -> Result<Option<RoutedLink>, ReadError> {
+        let found = dumps::link(&mut self.socket, ifindex)?;
+        Ok(found.map(|(link, _)| RoutedLink {
+            peer: link.peer(),
+            is_vrf: matches!(link.driver, LinkDriver::Vrf { .. }),
+            name: link.name,
+            master: link.master,
+        }))
+    }
+
+    /// The route by which the node reaches an address; `None` if it has none, or one that discards the packets.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn route_to(&mut self, query: RouteQuery) -> Result<Option<NodeRoute>, ReadError> {
+        let socket = &mut self.socket;
+        let found = route_of(socket, query).and_then(|found| {
+            let device = match found {
+                FoundRoute::Local => None,
+                FoundRoute::Out(device, _) => Some(device),
+                FoundRoute::Nowhere => return Ok(None),
+            };
+            // The answer to a plain lookup does not say who set the route.
+            let mut request = route_request(query);
+            request.header.flags.insert(RouteFlags::FibMatch);
+            let request = RouteNetlinkMessage::GetRoute(request);
+            let parse = |payload: &[u8]| Ok(RouteHeader::parse(payload)?.protocol.to_string());
+            let protocol = one(socket, request, RTM_NEWROUTE, parse)?;
+            Ok(protocol.map(|protocol| NodeRoute { device, protocol }))
+        });
+        found.map_err(|error| error.while_reading("the route of an address"))
+    }
+
+    /// The addresses of the node with their devices, except loopback's.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn node_addresses(&mut self) -> Result<Vec<(IfIndex, IpAddr)>, ReadError> {
+        let found = dumps::host_addresses(&mut self.socket)?.items.into_iter();
+        Ok(found.map(|on| (on.ifindex, on.address.address)).collect())
+    }
+}
 
 fn look_up(
     socket: &mut RequestSocket,
@@ -122,7 +193,7 @@ fn bridge_of(
     Ok(parent_link.map(|bridge| (parent, bridge.vlan.map(|_| id))))
 }
 
-fn route_of(socket: &mut RequestSocket, query: RouteQuery) -> Result<FoundRoute, RequestError> {
+fn route_request(query: RouteQuery) -> RouteMessage {
     let mut request = RouteMessage::default();
     let (family, length, destination) = match query.address {
         IpAddr::V4(v4) => (AddressFamily::Inet, 32, RouteAddress::Inet(v4)),
@@ -137,12 +208,12 @@ fn route_of(socket: &mut RequestSocket, query: RouteQuery) -> Result<FoundRoute,
     request
         .attributes
         .extend(query.vrf.map(RouteAttribute::Oif));
-    let found = one(
-        socket,
-        RouteNetlinkMessage::GetRoute(request),
-        RTM_NEWROUTE,
-        route::found_route,
-    );
+    request
+}
+
+fn route_of(socket: &mut RequestSocket, query: RouteQuery) -> Result<FoundRoute, RequestError> {
+    let request = RouteNetlinkMessage::GetRoute(route_request(query));
+    let found = one(socket, request, RTM_NEWROUTE, route::found_route);
     match found {
         // Unreachable, prohibited and discarded (IPv4: `fib_props` in net/ipv4/fib_semantics.c; IPv6 also has answers with
         // such types), and no route at all, or none of this family.

@@ -35,8 +35,6 @@ pub struct PluginStart {
 pub struct NodeAddress {
     /// The device that has it.
     pub device: String,
-    /// Whether that is a tunnel.
-    pub is_tunnel: bool,
 }
 
 /// A Node that has the range.

@@ -257,15 +257,7 @@ pub(in crate::diagnosis) fn node_range(range: &NodeRange, source: &Source) -> Op
 
 pub(in crate::diagnosis) fn node_address(facts: &Facts) -> Option<Evidence> {
     let (address, source) = facts.node_address.found()?;
-    let kind = if address.is_tunnel {
-        "tunnel device"
-    } else {
-        "device"
-    };
-    let fact = format!(
-        "the node has {} on its {kind} {}",
-        facts.address, address.device
-    );
+    let fact = format!("the node has {} on {}", facts.address, address.device);
     evidence(fact, source, None)
 }
 
