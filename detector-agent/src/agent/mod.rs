@@ -294,7 +294,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         export_claims: args.export_claims && args.metrics_detail,
     })?;
     let diagnosed = handle.clone();
-    let collector = Collector::new(&args.common.ipam, &settings.cni_cache_dir, pods, history);
+    let collector =
+        Collector::new(&args.common.ipam, settings, pods, history).map_err(AgentError::Start)?;
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("diagnosis", move || {
         let emit = move |id, address, is_news| {

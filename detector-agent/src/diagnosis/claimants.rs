@@ -4,20 +4,18 @@ use std::net::IpAddr;
 
 use detector_engine::{
     EvidenceDetail, EvidenceKind,
-    diagnosis::{
-        Assignment, ClaimantFacts, Controller, Known, PodFacts, SandboxFacts, SandboxState, Source,
-        UnixTime,
-    },
+    diagnosis::{Assignment, ClaimantFacts, Controller, Known, PodFacts, Source, UnixTime},
 };
 use detector_event::{AnomalyData, ClaimantData, Pod, Via, WallTime};
 
-use super::files::not_checked;
+use super::{files::not_checked, sandboxes::Sandboxes};
 
 /// A claimant of a conflict.
 pub(super) fn of_conflict(
     claimant: &ClaimantData,
     pod: Option<&Pod>,
     address: IpAddr,
+    sandboxes: &mut Sandboxes,
 ) -> ClaimantFacts {
     let because = claimant.pod_unknown_because.as_deref();
     ClaimantFacts {
@@ -29,22 +27,32 @@ pub(super) fn of_conflict(
             .evidence
             .iter()
             .any(|e| e.kind == EvidenceKind::Neighbour && e.kind.is_certain(e.detail.as_ref())),
-        ..of_device(&claimant.device, pod, because)
+        ..of_device(&claimant.device, pod, because, sandboxes)
     }
 }
 
 /// The pod that an anomaly is about.
-pub(super) fn of_anomaly(data: &AnomalyData, pod: Option<&Pod>, device: &str) -> ClaimantFacts {
+pub(super) fn of_anomaly(
+    data: &AnomalyData,
+    pod: Option<&Pod>,
+    device: &str,
+    sandboxes: &mut Sandboxes,
+) -> ClaimantFacts {
     let because = data.pod_unknown_because.as_deref();
     ClaimantFacts {
         node: data.node.clone(),
         assignment: Known::Value(Assignment { since: None }, Source::Engine),
         evidence: vec![EvidenceKind::Address],
-        ..of_device(device, pod, because)
+        ..of_device(device, pod, because, sandboxes)
     }
 }
 
-fn of_device(device: &str, pod: Option<&Pod>, because: Option<&str>) -> ClaimantFacts {
+fn of_device(
+    device: &str,
+    pod: Option<&Pod>,
+    because: Option<&str>,
+    sandboxes: &mut Sandboxes,
+) -> ClaimantFacts {
     const NO_POD: &str = "its pod is not known";
     let unknown = because.unwrap_or(NO_POD);
     ClaimantFacts {
@@ -56,7 +64,7 @@ fn of_device(device: &str, pod: Option<&Pod>, because: Option<&str>) -> Claimant
             None => not_checked(format!("the pod of {device}"), unknown),
         },
         sandbox: match pod {
-            Some(pod) => sandbox(pod),
+            Some(pod) => sandboxes.of(pod),
             None => not_checked(format!("the sandbox of {device}"), NO_POD),
         },
         cni_results: not_checked(format!("the CNI results of {device}"), NO_POD),
@@ -96,27 +104,6 @@ fn pod_facts(pod: &Pod) -> PodFacts {
             "it is not collected",
         ),
         name,
-    }
-}
-
-/// The runtime alone tells when a sandbox was created, and that it is there.
-fn sandbox(pod: &Pod) -> Known<SandboxFacts> {
-    match pod.sandbox_created_at {
-        Some(created) => Known::Value(
-            SandboxFacts {
-                created: unix(created),
-                state: SandboxState::Ready,
-                addresses: match pod.via {
-                    Via::Cri => pod.primary_addresses.clone(),
-                    _ => Vec::new(),
-                },
-            },
-            Source::Cri,
-        ),
-        None => not_checked(
-            format!("the sandbox of {}/{}", pod.namespace, pod.name),
-            "the container runtime was not reached",
-        ),
     }
 }
 

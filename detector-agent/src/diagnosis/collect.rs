@@ -1,6 +1,6 @@
 //! Collects the facts about one finding.
 
-use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
+use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
     AnomalyKind, ConflictScope, IfIndex,
@@ -15,10 +15,11 @@ use super::{
     pool::PoolReader,
     results,
     routing::{Routing, RoutingFacts},
+    sandboxes::Sandboxes,
 };
 use crate::{
     ipam::IpamSettings,
-    pods::{IS_THE_NODE, PathSetting, PodDirectory},
+    pods::{IS_THE_NODE, PathSetting, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// The anomalies that are explained.
@@ -48,33 +49,38 @@ struct Subject<'e> {
 #[derive(Debug)]
 pub(crate) struct Collector {
     pools: PoolReader,
+    sandboxes: Sandboxes,
     /// The CNI result cache; `None` if it is not used.
     results: Option<PathBuf>,
     history: Arc<PoolHistory>,
 }
 
 impl Collector {
-    /// With the CNI result cache in the directory `results`.
-    #[must_use]
+    /// With the sources of the pod lookups.
+    ///
+    /// # Errors
+    /// If the system refuses basic resources.
     pub(crate) fn new(
         ipam: &IpamSettings,
-        results: &PathSetting,
+        settings: &PodLookupSettings,
         pods: Arc<PodDirectory>,
         history: Arc<PoolHistory>,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        Ok(Self {
             pools: PoolReader::new(ipam, pods),
-            results: match results {
+            sandboxes: Sandboxes::new(SandboxList::new(&settings.cri_endpoint)?),
+            results: match &settings.cni_cache_dir {
                 PathSetting::At(directory) => Some(directory.clone()),
                 PathSetting::Off => None,
             },
             history,
-        }
+        })
     }
 
     /// The facts at `due` or later about a conflict or an anomaly; `None` if findings of its kind are not explained.
     pub(crate) fn facts(&mut self, event: &AnyEvent, due: Instant) -> Option<Facts> {
         self.pools.refresh(due);
+        self.sandboxes.refresh(due);
         let subject = match event {
             AnyEvent::Conflict(event) => self.conflict(&event.data)?,
             AnyEvent::Anomaly(event) => self.anomaly(&event.data)?,
@@ -110,7 +116,7 @@ impl Collector {
         };
         let holder = ClaimantFacts {
             bridge: routing.as_ref().ok().and_then(Routing::bridge),
-            ..claimants::of_anomaly(data, pod.as_deref(), device)
+            ..claimants::of_anomaly(data, pod.as_deref(), device, &mut self.sandboxes)
         };
         let sandbox = pod.as_ref().and_then(|pod| pod.container_id.clone());
         Some(Subject {
@@ -135,7 +141,8 @@ impl Collector {
         let pods = data.present().filter(|claimant| !is_node(claimant));
         pods.map(|claimant| {
             let pod = self.pod_on(Some(claimant.ifindex), claimant.pod.as_ref());
-            let facts = claimants::of_conflict(claimant, pod.as_deref(), data.address);
+            let facts =
+                claimants::of_conflict(claimant, pod.as_deref(), data.address, &mut self.sandboxes);
             (facts, pod.and_then(|pod| pod.container_id.clone()))
         })
         .collect()
@@ -180,7 +187,11 @@ impl Collector {
                 not_checked(what, why),
             ),
         };
-        let routing = RoutingFacts::read(routing, finding, address, gateway, self.pools.pods());
+        let routing = RoutingFacts::read(routing, finding, address, gateway, |device| {
+            let pod = self.pools.pods().get(&device).cloned()?;
+            let sandbox = self.sandboxes.of(&pod);
+            Some((pod, sandbox))
+        });
         let not_collected = "it is not collected";
         Facts {
             finding,

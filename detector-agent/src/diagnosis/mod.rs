@@ -18,6 +18,7 @@ mod pool;
 mod queue;
 mod results;
 mod routing;
+mod sandboxes;
 
 use std::{net::IpAddr, sync::Arc};
 

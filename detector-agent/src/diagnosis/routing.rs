@@ -1,10 +1,13 @@
 //! What is known of the node's routes and addresses, and of the sysctls that decide whether it answers a pod.
 
-use std::{collections::HashMap, fs, net::IpAddr, sync::Arc};
+use std::{fs, net::IpAddr, sync::Arc};
 
 use detector_engine::{
     ConflictKind, IfIndex, RouteQuery,
-    diagnosis::{DeviceSysctls, FindingKind, Known, NodeAddress, RouteFacts, RouteHolder, Source},
+    diagnosis::{
+        DeviceSysctls, FindingKind, Known, NodeAddress, RouteFacts, RouteHolder, SandboxFacts,
+        SandboxState, Source,
+    },
 };
 use detector_event::Pod;
 
@@ -24,13 +27,14 @@ pub(super) struct RoutingFacts {
 }
 
 impl RoutingFacts {
-    /// Reads what the rules for `finding` look at. The address is the pod's, `gateway` the one that it asks for.
+    /// Reads what the rules for `finding` look at. The address is the pod's, `gateway` the one that it asks for; `pod_behind` knows
+    /// the pods of devices with their sandboxes.
     pub(super) fn read(
         routing: Result<Routing, String>,
         finding: FindingKind,
         address: IpAddr,
         gateway: Option<IpAddr>,
-        pods: &HashMap<IfIndex, Arc<Pod>>,
+        mut pod_behind: impl FnMut(IfIndex) -> Option<(Arc<Pod>, Known<SandboxFacts>)>,
     ) -> Self {
         const NOT_READ: &str = "no cause of this finding depends on it";
         let (routing, why) = match routing {
@@ -47,7 +51,7 @@ impl RoutingFacts {
         let Some(mut routing) = routing else {
             return facts;
         };
-        facts.route = routing.route(address, pods);
+        facts.route = routing.route(address, &mut pod_behind);
         if finding == FindingKind::Conflict(ConflictKind::Host) {
             facts.node_address = routing.node_address(address);
         }
@@ -61,7 +65,7 @@ impl RoutingFacts {
                 "a link-local address of IPv6 is on every device",
             );
         } else {
-            facts.gateway_route = routing.route(gateway, pods);
+            facts.gateway_route = routing.route(gateway, &mut pod_behind);
         }
         facts.sysctls = match gateway {
             IpAddr::V4(_) => routing.sysctls(),
@@ -156,7 +160,11 @@ impl Routing {
     }
 
     /// The node's route to an address.
-    fn route(&mut self, address: IpAddr, pods: &HashMap<IfIndex, Arc<Pod>>) -> Known<RouteFacts> {
+    fn route(
+        &mut self,
+        address: IpAddr,
+        mut pod_behind: impl FnMut(IfIndex) -> Option<(Arc<Pod>, Known<SandboxFacts>)>,
+    ) -> Known<RouteFacts> {
         let (device, protocol) = match self.route_to(address) {
             Ok(Some(NodeRoute { device, protocol })) => (device, protocol),
             Ok(None) => return Known::Absent(Source::Netlink),
@@ -172,10 +180,18 @@ impl Routing {
             return Known::Value(facts, Source::Netlink);
         };
         let link = self.netlink.routed_link(ifindex).ok().flatten();
-        let holder = match (pods.get(&ifindex), &link) {
-            (Some(pod), _) => {
-                let name = format!("{}/{}", pod.namespace, pod.name);
-                Known::Value(RouteHolder::Pod(name), source_of(pod))
+        let holder = match (pod_behind(ifindex), &link) {
+            (Some((pod, sandbox)), _) => {
+                let is_running = |facts: &SandboxFacts| facts.state == SandboxState::Ready;
+                match sandbox.found() {
+                    Some((facts, source)) if !is_running(facts) => {
+                        Known::Value(RouteHolder::DeletedPod, source.clone())
+                    }
+                    _ => {
+                        let name = format!("{}/{}", pod.namespace, pod.name);
+                        Known::Value(RouteHolder::Pod(name), source_of(&pod))
+                    }
+                }
             }
             (None, Some(link)) if link.peer.is_none() => {
                 Known::Value(RouteHolder::Node, Source::Netlink)

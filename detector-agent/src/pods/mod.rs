@@ -34,6 +34,7 @@ mod sources;
 
 pub use cni_cache::CniCache;
 pub use cri::Cri;
+pub(crate) use cri::{ListedSandboxes, SandboxList};
 pub use directory::{IS_THE_NODE, PodDirectory, PodLookups};
 pub use kube::KubePods;
 pub use matcher::{DeviceMatcher, PodRecord};

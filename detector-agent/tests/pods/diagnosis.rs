@@ -193,3 +193,73 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     let summary = diagnosis["summary"].as_str().unwrap();
     assert!(summary.contains("default/squatter"), "{summary}");
 }
+
+/// The runtime stops a pod, but cannot call its network plugins.
+fn fail_to_delete(containerd: &mut Containerd, pod: &Sandbox) {
+    let configuration = containerd.directory().join("net.d/10-testkit.conflist");
+    let text = fs::read_to_string(&configuration).unwrap();
+    containerd.stop_daemon().unwrap();
+    fs::remove_file(&configuration).unwrap();
+    containerd.start_daemon().unwrap();
+    containerd.remove_pod(pod).unwrap_err();
+    containerd.stop_daemon().unwrap();
+    fs::write(&configuration, text).unwrap();
+    containerd.start_daemon().unwrap();
+}
+
+#[test]
+fn device_of_a_pod_whose_deletion_failed_is_a_leftover() {
+    let node = Node::new("leftover").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    begin(&mut containerd);
+    let old = run(&mut containerd, &["old"]).remove(0);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    fail_to_delete(&mut containerd, &old);
+    let network = containerd.ipam_dir().join("testkit");
+    let last = fs::read_to_string(network.join("last_reserved_ip.0")).unwrap();
+    fs::remove_file(network.join(&last)).unwrap();
+    fs::remove_file(network.join("last_reserved_ip.0")).unwrap();
+    run(&mut containerd, &["new-1", "new-2"]);
+    let conflict = explained(&agent, 1).remove(0);
+    assert_eq!(conflict.address, last);
+    let diagnosis = conflict.diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "sandbox_gone", "{diagnosis:#}");
+    // The runtime still lists it, and may yet delete it.
+    assert_eq!(diagnosis["confidence"], "likely", "{diagnosis:#}");
+    let summary = diagnosis["summary"].as_str().unwrap();
+    assert!(summary.contains("default/old"), "{summary}");
+}
+
+/// The host end of a pod's veth pair.
+fn device(containerd: &Containerd, pod: &Sandbox) -> String {
+    let info = containerd.info(pod).unwrap();
+    let interfaces = info["cniResult"]["Interfaces"].as_object().unwrap();
+    let mut on_host = interfaces
+        .iter()
+        .filter(|(_, interface)| interface["Sandbox"] == "");
+    on_host.next().unwrap().0.clone()
+}
+
+#[test]
+fn route_to_the_device_of_another_pod_is_explained_by_it() {
+    let node = Node::new("astray").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let pods = run(&mut containerd, &["web-1", "web-2"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let device = device(&containerd, &pods[1]);
+    let route = format!("route replace 10.244.2.2/32 dev {device} protocol 99");
+    node.ip(&route).unwrap();
+    let explained = |events: &[ReceivedEvent]| {
+        let mut anomalies = events.iter().filter_map(|e| e.event.anomaly());
+        anomalies.find_map(|a| (a.kind == "route_astray").then_some(a.diagnosis)?)
+    };
+    let events = agent
+        .wait_until(DEADLINE, |events| explained(events).is_some())
+        .unwrap();
+    let diagnosis = explained(&events).unwrap();
+    assert_eq!(diagnosis["cause"], "route_of_other_pod", "{diagnosis:#}");
+    let evidence = diagnosis["evidence"].to_string();
+    for fact in [device.as_str(), "protocol 99", "default/web-2"] {
+        assert!(evidence.contains(fact), "{evidence}");
+    }
+}

@@ -12,7 +12,7 @@ use detector_engine::{
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage},
-    route::{RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage},
+    route::{RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol},
 };
 use nix::{
     errno::Errno,
@@ -119,7 +119,12 @@ impl NetlinkReader {
             let mut request = route_request(query);
             request.header.flags.insert(RouteFlags::FibMatch);
             let request = RouteNetlinkMessage::GetRoute(request);
-            let parse = |payload: &[u8]| Ok(RouteHeader::parse(payload)?.protocol.to_string());
+            let parse = |payload: &[u8]| {
+                Ok(match RouteHeader::parse(payload)?.protocol {
+                    RouteProtocol::Other(number) => number.to_string(),
+                    known => known.to_string(),
+                })
+            };
             let protocol = one(socket, request, RTM_NEWROUTE, parse)?;
             Ok(protocol.map(|protocol| NodeRoute { device, protocol }))
         });

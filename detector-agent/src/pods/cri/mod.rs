@@ -9,6 +9,7 @@
 //! are read again for every snapshot, because the kernel reuses them.
 
 mod client;
+mod listing;
 pub(super) mod proto;
 pub(super) mod sandbox;
 
@@ -29,6 +30,7 @@ use super::{
     source::{PodSource, SourceError, SourceSnapshot},
 };
 use client::CriClient;
+pub(crate) use listing::{ListedSandboxes, SandboxList};
 use proto::{PodSandbox, PodSandboxState};
 use sandbox::SandboxNetwork;
 

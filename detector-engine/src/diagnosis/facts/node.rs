@@ -86,7 +86,7 @@ pub struct RouteFacts {
 pub enum RouteHolder {
     /// A pod that runs: `namespace/name`.
     Pod(String),
-    /// What is left of a pod whose sandbox the runtime no longer lists.
+    /// What is left of a pod whose sandbox was stopped, or is no longer listed by the runtime.
     DeletedPod,
     /// The node itself, or a network.
     Node,
