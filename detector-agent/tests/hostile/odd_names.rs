@@ -1,7 +1,8 @@
 //! Device names with control sequences, quotes and markup: they are data wherever they are shown.
 
+use anyhow::Context as _;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, PodSpec, Receiver, http::TestClient,
+    Agent, AgentCommand, DEADLINE, LOOK_ARGS, Node, PodSpec, Receiver, http::TestClient, until,
 };
 
 use crate::AGENT;
@@ -22,11 +23,16 @@ fn control_sequences_and_quotes_in_a_name_stay_data() {
     let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert!(conflict.devices().contains(&NAME), "whole in the event");
     let client = TestClient::new(&node, "http://127.0.0.1:9842");
-    let metrics = client.get("/metrics").unwrap().body;
-    let series = metrics
-        .lines()
-        .find(|line| line.starts_with("ipconflict_conflict_info{") && line.contains("<b>"));
-    assert!(series.unwrap().contains("\\\"}<b>"), "{series:?}");
+    // The metrics follow the line.
+    let series = until(DEADLINE, "the series of the conflict", || {
+        let metrics = client.get("/metrics")?.body;
+        let mut series = metrics.lines();
+        let series = series
+            .find(|line| line.starts_with("ipconflict_conflict_info{") && line.contains("<b>"));
+        series.map(str::to_owned).context("no series yet")
+    })
+    .unwrap();
+    assert!(series.contains("\\\"}<b>"), "{series:?}");
     let check = |args: &[&str]| {
         let command = AgentCommand::new(AGENT, args.iter().copied()).args(interfaces);
         let outcome = command.run_to_end(&node, DEADLINE).unwrap();
