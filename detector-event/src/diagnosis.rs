@@ -8,7 +8,7 @@ use std::{
 use detector_engine::diagnosis::{self, Cause, CauseConfidence, Facts, UnixTime};
 use serde::{Deserialize, Serialize};
 
-use crate::{AnomalyData, ConflictData, SubjectId, WallTime, diagnosis_digest, names};
+use crate::{AnomalyData, ConflictData, Guidance, SubjectId, WallTime, diagnosis_digest, names};
 
 /// Why a conflict came about, or an anomaly was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,21 +177,23 @@ impl Explanations {
 }
 
 impl ConflictData {
-    /// Adds why it came about.
+    /// Adds why it came about; what to do follows from it.
     pub fn explain(&mut self, explanations: &Explanations) {
         if let Some(explanation) = explanations.of(self.conflict_id.into()) {
             self.diagnosis = Some(explanation.diagnosis);
             self.timeline = Some(explanation.timeline);
+            self.guidance = Guidance::of_conflict(self);
         }
     }
 }
 
 impl AnomalyData {
-    /// Adds why it was raised.
+    /// Adds why it was raised; what to do follows from it.
     pub fn explain(&mut self, explanations: &Explanations) {
         if let Some(explanation) = explanations.of(self.anomaly_id.into()) {
             self.diagnosis = Some(explanation.diagnosis);
             self.timeline = Some(explanation.timeline);
+            self.guidance = Guidance::of_anomaly(self);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::str::FromStr;
 
-use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind};
+use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, diagnosis::Cause};
 
 use super::{AnomalyData, SubjectKind};
 use crate::Role;
@@ -108,6 +108,12 @@ impl SubjectKind {
     pub fn runbook_title(self) -> String {
         format!("Runbook {}", self.alert_name())
     }
+}
+
+/// The URL of what the runbook says about a cause.
+#[must_use]
+pub fn cause_url(cause: Cause) -> String {
+    format!("{DOCS}/runbooks/Causes.md#{}", cause.name())
 }
 
 /// The URL of the runbook for a part of the agent that does not work, if there is one.

@@ -7,7 +7,8 @@ use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, Confl
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnomalyData, ClaimantData, ConflictData, NewestBy, SubjectKind, clean,
+    AnomalyData, ClaimantData, ConflictData, DiagnosisData, NewestBy, SubjectKind, clean,
+    guidance::cause_url,
     summary::{claimant, enumeration, pod_name},
 };
 
@@ -36,6 +37,9 @@ impl Guidance {
                     .to_owned(),
                 runbook_url: SubjectKind::Anomaly(AnomalyKind::AddressSweep).runbook_url(),
             });
+        }
+        if let Some(guidance) = Self::of_cause(data.diagnosis.as_deref()) {
+            return Some(guidance);
         }
         let scope = data.scope;
         let newest = data.newest();
@@ -66,9 +70,23 @@ impl Guidance {
     /// For an anomaly; `None` once it is resolved.
     #[must_use]
     pub fn of_anomaly(data: &AnomalyData) -> Option<Self> {
-        (!data.is_resolved()).then(|| Self {
-            next_step: clean(&anomaly_next_step(data)).into_owned(),
-            runbook_url: SubjectKind::Anomaly(data.kind).runbook_url(),
+        if data.is_resolved() {
+            return None;
+        }
+        Self::of_cause(data.diagnosis.as_deref()).or_else(|| {
+            Some(Self {
+                next_step: clean(&anomaly_next_step(data)).into_owned(),
+                runbook_url: SubjectKind::Anomaly(data.kind).runbook_url(),
+            })
+        })
+    }
+
+    /// What repairs a known cause; `None` if it is not known.
+    fn of_cause(diagnosis: Option<&DiagnosisData>) -> Option<Self> {
+        let known = diagnosis.filter(|diagnosis| diagnosis.has_cause())?;
+        Some(Self {
+            next_step: clean(&known.repair).into_owned(),
+            runbook_url: cause_url(known.cause),
         })
     }
 }
@@ -259,7 +277,7 @@ pub fn anomaly_next_step(data: &AnomalyData) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-    use detector_engine::EvidenceKind;
+    use detector_engine::{EvidenceKind, diagnosis::Cause};
 
     use super::*;
     use crate::samples;
@@ -271,6 +289,23 @@ mod tests {
         let guidance = Guidance::of_conflict(&data).unwrap();
         assert!(guidance.next_step.contains("address sweep"), "{guidance:?}");
         assert!(guidance.runbook_url.ends_with("/PodAddressSweep.md"));
+    }
+
+    #[test]
+    fn next_step_follows_from_a_known_cause() {
+        let mut data = samples::raised("10.0.0.1").data;
+        let unexplained = Guidance::of_conflict(&data).unwrap();
+        data.diagnosis = Some(samples::diagnosis(Cause::Unknown, 1).into());
+        assert_eq!(Guidance::of_conflict(&data).unwrap(), unexplained);
+        let known = samples::diagnosis(Cause::IpamStateWiped, 9);
+        data.diagnosis = Some(known.clone().into());
+        let guidance = Guidance::of_conflict(&data).unwrap();
+        assert_eq!(guidance.next_step, known.repair);
+        let url = &guidance.runbook_url;
+        assert!(
+            url.ends_with("/runbooks/Causes.md#ipam_state_wiped"),
+            "{url}"
+        );
     }
 
     #[test]

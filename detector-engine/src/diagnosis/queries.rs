@@ -124,6 +124,10 @@ impl Facts {
         self.finding == FindingKind::Conflict(ConflictKind::Host)
     }
 
+    pub(super) fn is_flapping(&self) -> bool {
+        self.finding == FindingKind::Conflict(ConflictKind::Flapping)
+    }
+
     pub(super) fn is_on_several_nodes(&self) -> bool {
         let mut nodes = self.claimants.iter().map(|c| &c.node);
         nodes

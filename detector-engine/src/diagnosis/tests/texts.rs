@@ -67,6 +67,33 @@ fn repair_of_a_self_assigned_address_does_not_recreate_the_pod() {
 }
 
 #[test]
+fn pod_with_an_address_of_the_node_is_deleted_first() {
+    let mut facts = not_from_ipam();
+    facts.finding = FindingKind::Conflict(ConflictKind::Host);
+    facts.claimants.remove(0);
+    facts.newest = absent();
+    let diagnosis = diagnose(&facts);
+    assert_eq!(diagnosis.cause, Cause::NotFromIpam);
+    let repair = diagnosis.repair;
+    assert!(repair.starts_with("Delete shop/web-2 first: "), "{repair}");
+    assert!(
+        repair.contains("Recreating the pod repeats it."),
+        "{repair}"
+    );
+}
+
+#[test]
+fn address_that_flaps_is_allowed_already() {
+    let mut facts = shared_on_purpose();
+    facts.finding = FindingKind::Conflict(ConflictKind::Flapping);
+    let repair = diagnose(&facts).repair;
+    assert!(
+        repair.contains("election") && !repair.contains("--allow"),
+        "{repair}"
+    );
+}
+
+#[test]
 fn names_of_many_pods_are_counted() {
     let mut facts = shared_on_purpose();
     let claimant = facts.claimants[0].clone();

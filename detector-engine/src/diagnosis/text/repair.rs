@@ -3,8 +3,20 @@
 use super::{is_conflict, pod, pods};
 use crate::diagnosis::{cause::Cause, facts::Facts};
 
-/// One to three sentences for `cause`.
+/// One to four sentences for `cause`.
 pub(in crate::diagnosis) fn repair(facts: &Facts, cause: Cause) -> String {
+    let repair = repair_of(facts, cause);
+    let is_said = matches!(cause, Cause::NodeAddressInRange | Cause::Unknown);
+    let pods = pods(facts, 0..facts.claimants.len());
+    match pods.filter(|_| facts.is_host_conflict() && !is_said) {
+        Some(pods) => {
+            format!("Delete {pods} first: an address of the node serves every pod on it. {repair}")
+        }
+        None => repair,
+    }
+}
+
+fn repair_of(facts: &Facts, cause: Cause) -> String {
     let address = facts.address;
     let intruders = |is: fn(&Facts, usize) -> bool| {
         let indices = (0..facts.claimants.len()).filter(|&index| is(facts, index));
@@ -86,6 +98,10 @@ pub(in crate::diagnosis) fn repair(facts: &Facts, cause: Cause) -> String {
             facts.node.name,
             intruders(|_, _| true)
         ),
+        // Only addresses that are allowed flap.
+        Cause::SharedOnPurpose if facts.is_flapping() => {
+            "Check the election between the holders (keepalived, kube-vip, MetalLB); deleting a pod does not help.".to_owned()
+        }
         Cause::SharedOnPurpose => format!(
             "If {address} is meant to move, allow it (--allow {address}). Otherwise give each pod an address of its own."
         ),
