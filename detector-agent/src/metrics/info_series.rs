@@ -240,6 +240,7 @@ mod tests {
             namespace: String::new(),
             pod: String::new(),
             sweep: String::new(),
+            cause: "",
         }
     }
 

@@ -321,6 +321,8 @@ pub struct ConflictInfo {
     pub pod: String,
     /// The id of the address sweep that the conflict is part of, or empty.
     pub sweep: String,
+    /// The cause, or empty while it is not known.
+    pub cause: &'static str,
 }
 
 /// Labels of one active anomaly.
@@ -338,4 +340,6 @@ pub struct AnomalyInfo {
     pub namespace: String,
     /// The device's pod, or empty.
     pub pod: String,
+    /// The cause of its diagnosis, or empty while it is not known.
+    pub cause: &'static str,
 }

@@ -392,6 +392,7 @@ impl Metrics {
         let address = AddressLabels::new(data.address, &data.network, vlan);
         let sweep = data.sweep.map(|id| SubjectId::from(id).to_string());
         let sweep = sweep.unwrap_or_default();
+        let cause = cause_label(data.diagnosis.as_deref());
         let series = present.into_iter().map(|claimant| {
             let (namespace, pod) = pod_labels(claimant.pod.as_deref());
             ConflictInfo {
@@ -401,6 +402,7 @@ impl Metrics {
                 namespace,
                 pod,
                 sweep: sweep.clone(),
+                cause,
             }
         });
         self.conflict_info
@@ -421,6 +423,7 @@ impl Metrics {
                 device: clean(data.device.as_deref().unwrap_or_default()).into_owned(),
                 namespace,
                 pod,
+                cause: cause_label(data.diagnosis.as_deref()),
             }
         });
         let unlisted = usize::from(series.is_none());
@@ -444,6 +447,12 @@ impl Metrics {
 }
 
 /// The labels `namespace` and `pod`.
+/// Empty while the cause is not known.
+fn cause_label(diagnosis: Option<&DiagnosisData>) -> &'static str {
+    let known = diagnosis.filter(|diagnosis| diagnosis.has_cause());
+    known.map_or("", |known| known.cause.name())
+}
+
 fn pod_labels(pod: Option<&Pod>) -> (String, String) {
     pod.map(|pod| (pod.namespace.clone(), pod.name.clone()))
         .unwrap_or_default()

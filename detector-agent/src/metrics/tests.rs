@@ -192,9 +192,15 @@ fn active_anomaly_has_a_series_with_its_pod() {
             device: event.data.device.clone().unwrap(),
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
+            cause: "",
         }
     );
     assert_eq!(shown.len(), 1);
+    event.data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 9).into());
+    metrics.count_event(&event.clone().into());
+    let shown = metrics.anomaly_info.labels();
+    let causes: Vec<_> = shown.iter().map(|labels| labels.cause).collect();
+    assert_eq!(causes, ["ipam_state_wiped"]);
     event.data.state = SubjectState::Resolved;
     metrics.count_event(&event.into());
     assert!(metrics.anomaly_info.labels().is_empty());
@@ -252,6 +258,7 @@ fn metrics_with_every_family() -> String {
             namespace: String::new(),
             pod: String::new(),
             sweep: String::new(),
+            cause: "",
         }),
         0,
     );
