@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, env, fs, net::UdpSocket, path::Path, process::Command};
 
-use detector_engine::AnomalyKind;
+use detector_engine::{AnomalyKind, diagnosis::Cause};
 use detector_testkit::{
     Agent, AgentCommand, Cni, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
 };
@@ -48,8 +48,9 @@ enum Place {
 /// How each shell on a node is opened; an administrator who has one already leaves this line out.
 const NODE_SHELL: &str = "kubectl -n ip-conflict-detector debug node/$NODE -it --profile=sysadmin --image=busybox:1.37 -- chroot /host sh";
 /// Programs of the runbooks that are of use on the node only.
-const NODE_PROGRAMS: [&str; 11] = [
-    "bridge", "cat", "crictl", "curl", "grep", "head", "ip", "ls", "nsenter", "printf", "tc",
+const NODE_PROGRAMS: [&str; 14] = [
+    "bridge", "cat", "crictl", "curl", "grep", "head", "ip", "ls", "nsenter", "printf", "stat",
+    "sysctl", "tc", "uptime",
 ];
 
 fn runbooks() -> Vec<Runbook> {
@@ -453,6 +454,19 @@ fn every_anomaly_has_a_runbook() {
             text.contains(&format!("detection-rules.md#{}", kind.replace('_', "-")))
         };
         assert!(texts.iter().any(|text| names(&text)), "{kind}");
+    }
+}
+
+#[test]
+fn every_cause_has_a_section_and_a_symptom() {
+    let page = fs::read_to_string(root().join("docs/runbooks/Causes.md")).unwrap();
+    let (_, symptoms) = page.split_once("\n## Symptoms\n").unwrap();
+    let (symptoms, _) = symptoms.split_once("\n## ").unwrap();
+    for cause in Cause::ALL.map(Cause::name) {
+        let section = format!("\n<a id=\"{cause}\"></a>\n## `{cause}`\n");
+        assert!(page.contains(&section), "{cause}");
+        let link = format!("[`{cause}`](#{cause})");
+        assert!(symptoms.contains(&link), "{cause}");
     }
 }
 
