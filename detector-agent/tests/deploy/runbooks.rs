@@ -16,8 +16,9 @@ use crate::{
 };
 
 /// The sections whose commands change nothing in the state of a network plugin.
-const RUN: [&str; 4] = [
+const RUN: [&str; 5] = [
     "Look",
+    "What `explain` says",
     "Stop the damage",
     "Stop it from becoming a conflict",
     "Verify",
@@ -337,12 +338,12 @@ fn duplicate_is_followed_from_the_alert_to_its_end() {
     let incident = Incident::new("rbconflict", &specs);
     incident.agent.wait_raised("10.244.2.10").unwrap();
     let outcome = incident.follow(&runbook("IPAddressConflict"));
-    assert!(
-        outcome
-            .stdout
-            .contains("1 IP address conflict: 10.244.2.10"),
-        "{outcome:?}"
-    );
+    for found in [
+        "1 IP address conflict: 10.244.2.10",
+        "  finding: 10.244.2.10 is claimed by ",
+    ] {
+        assert!(outcome.stdout.contains(found), "{found}: {outcome:?}");
+    }
     // The device of the pod that is to be deleted by hand.
     incident
         .agent
