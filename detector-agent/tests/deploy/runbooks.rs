@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, env, fs, net::UdpSocket, path::Path, process::Command};
 
-use detector_engine::AnomalyKind;
+use detector_engine::{AnomalyKind, diagnosis::Cause};
 use detector_testkit::{
     Agent, AgentCommand, Cni, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
 };
@@ -16,8 +16,9 @@ use crate::{
 };
 
 /// The sections whose commands change nothing in the state of a network plugin.
-const RUN: [&str; 4] = [
+const RUN: [&str; 5] = [
     "Look",
+    "What `explain` says",
     "Stop the damage",
     "Stop it from becoming a conflict",
     "Verify",
@@ -48,8 +49,9 @@ enum Place {
 /// How each shell on a node is opened; an administrator who has one already leaves this line out.
 const NODE_SHELL: &str = "kubectl -n ip-conflict-detector debug node/$NODE -it --profile=sysadmin --image=busybox:1.37 -- chroot /host sh";
 /// Programs of the runbooks that are of use on the node only.
-const NODE_PROGRAMS: [&str; 11] = [
-    "bridge", "cat", "crictl", "curl", "grep", "head", "ip", "ls", "nsenter", "printf", "tc",
+const NODE_PROGRAMS: [&str; 14] = [
+    "bridge", "cat", "crictl", "curl", "grep", "head", "ip", "ls", "nsenter", "printf", "stat",
+    "sysctl", "tc", "uptime",
 ];
 
 fn runbooks() -> Vec<Runbook> {
@@ -336,12 +338,12 @@ fn duplicate_is_followed_from_the_alert_to_its_end() {
     let incident = Incident::new("rbconflict", &specs);
     incident.agent.wait_raised("10.244.2.10").unwrap();
     let outcome = incident.follow(&runbook("IPAddressConflict"));
-    assert!(
-        outcome
-            .stdout
-            .contains("1 IP address conflict: 10.244.2.10"),
-        "{outcome:?}"
-    );
+    for found in [
+        "1 IP address conflict: 10.244.2.10",
+        "  finding: 10.244.2.10 is claimed by ",
+    ] {
+        assert!(outcome.stdout.contains(found), "{found}: {outcome:?}");
+    }
     // The device of the pod that is to be deleted by hand.
     incident
         .agent
@@ -453,6 +455,19 @@ fn every_anomaly_has_a_runbook() {
             text.contains(&format!("detection-rules.md#{}", kind.replace('_', "-")))
         };
         assert!(texts.iter().any(|text| names(&text)), "{kind}");
+    }
+}
+
+#[test]
+fn every_cause_has_a_section_and_a_symptom() {
+    let page = fs::read_to_string(root().join("docs/runbooks/Causes.md")).unwrap();
+    let (_, symptoms) = page.split_once("\n## Symptoms\n").unwrap();
+    let (symptoms, _) = symptoms.split_once("\n## ").unwrap();
+    for cause in Cause::ALL.map(Cause::name) {
+        let section = format!("\n<a id=\"{cause}\"></a>\n## `{cause}`\n");
+        assert!(page.contains(&section), "{cause}");
+        let link = format!("[`{cause}`](#{cause})");
+        assert!(symptoms.contains(&link), "{cause}");
     }
 }
 
