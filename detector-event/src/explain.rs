@@ -51,7 +51,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The incidents that these findings are of, in the order of the findings; what is not explained at the end.
+/// The incidents that these findings belong to, in the order of the findings; those without an explanation come last.
 #[must_use]
 pub fn incidents<'a>(
     conflicts: &'a [ConflictData],

@@ -104,7 +104,7 @@ impl NeighbourRecord {
     }
 }
 
-/// An address that a pod repeatedly asked for by broadcast or multicast, as a stack does that gets no answer.
+/// An address that a pod repeatedly requested by broadcast or multicast, as a stack does if it gets no answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredProbeRecord {
