@@ -5,7 +5,7 @@ use detector_engine::Timestamp;
 use super::{
     CallId, Outcome, Protocol, Request, Stored, Subject, Version,
     claim::{AnsweredRequest, Holder},
-    conflict::usable,
+    conflict::sanitized,
     contest::Ask,
     entry::{Entry, Plan},
     nodes::NodeView,
@@ -119,7 +119,7 @@ impl Protocol {
     fn conflict_answered(&mut self, now: Timestamp, pending: &PendingCall, outcome: Outcome) {
         let subject = pending.subject;
         match outcome {
-            Outcome::Conflict(stored) => match usable(stored, &subject) {
+            Outcome::Conflict(stored) => match sanitized(stored, &subject) {
                 Some(stored) => self.conflict_read(now, pending, stored),
                 None => {
                     // The name belongs to an object about another subject.

@@ -138,7 +138,7 @@ fn is_older(a: &Version, b: &Version) -> bool {
 
 /// The part of a stored conflict that is used: each node once, texts and the number of claimants bounded. `None` if it is not about
 /// `subject` across nodes.
-pub(super) fn usable(
+pub(super) fn sanitized(
     stored: Stored<ConflictSpec>,
     subject: &Subject,
 ) -> Option<Stored<ConflictSpec>> {

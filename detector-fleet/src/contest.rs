@@ -241,7 +241,7 @@ impl Contest {
 ///
 /// A new one proves nothing yet, and one of others is joined before anything else in it is changed: the admission policy refuses
 /// everything else, because a node could invent it.
-pub(super) fn contend(
+pub(super) fn write_as_contender(
     current: Option<&ConflictSpec>,
     holder: &OtherHolder<'_>,
     local: &LocalClaim,

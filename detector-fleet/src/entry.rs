@@ -214,7 +214,7 @@ impl Entry {
                 let change = self
                     .conflict
                     .spec()
-                    .and_then(|spec| holder::leave(spec, self.conflict.known, cx));
+                    .and_then(|spec| holder::write_as_leaver(spec, self.conflict.known, cx));
                 self.plan_change(change, &mut plan, cx);
             }
         }
@@ -241,7 +241,7 @@ impl Entry {
             return;
         };
         let is_proven = self.contest.proof.is_some();
-        let change = holder::hold(spec, self.conflict.known, local, is_proven, cx);
+        let change = holder::write_as_holder(spec, self.conflict.known, local, is_proven, cx);
         self.plan_change(change, plan, cx);
     }
 
@@ -293,7 +293,7 @@ impl Entry {
         cx: &Context<'_>,
     ) {
         let current = self.conflict.spec();
-        let desired = contest::contend(current, holder, local, proof, asks, cx);
+        let desired = contest::write_as_contender(current, holder, local, proof, asks, cx);
         if current == Some(&desired) || self.conflict.is_without_effect(&desired) {
             return;
         }

@@ -18,7 +18,7 @@ pub(super) enum ConflictWrite {
 
 /// The write of the holder: confirms the questions of contenders, because `local` is alive at this moment, and removes contenders
 /// that are gone. A conflict that does not name this node is left alone: contenders name it as soon as they have read the claim.
-pub(super) fn hold(
+pub(super) fn write_as_holder(
     current: &ConflictSpec,
     known: u64,
     local: &LocalClaim,
@@ -48,7 +48,11 @@ pub(super) fn hold(
 }
 
 /// The write of a node that no longer has the address and holds no `IPClaim`.
-pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Option<ConflictWrite> {
+pub(super) fn write_as_leaver(
+    current: &ConflictSpec,
+    known: u64,
+    cx: &Context<'_>,
+) -> Option<ConflictWrite> {
     let first = current.claimants.first()?;
     if !takes_part(current, cx) {
         return None;

@@ -10,7 +10,7 @@ use super::{
     Subject, Version,
     answers::PendingCall,
     claim::{ClaimBelief, Holder},
-    conflict::{bound_party, is_first, usable},
+    conflict::{bound_party, is_first, sanitized},
     contest::Proof,
     context::Context,
     entry::{Entry, Plan},
@@ -172,7 +172,7 @@ impl Protocol {
     /// An `IPConflict` of scope `fleet` was created or changed.
     pub fn conflict_changed(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
         let subject = conflict.spec.address;
-        let Some(conflict) = usable(conflict, &subject) else {
+        let Some(conflict) = sanitized(conflict, &subject) else {
             self.unusable += 1;
             return;
         };
