@@ -94,7 +94,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Explains an incident.
+    /// Diagnosis and timeline that follow from the facts of an incident, in the form that events contain.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let found = diagnosis::diagnose(facts);

@@ -105,7 +105,7 @@ impl Incident<'_> {
         conflict.or_else(anomaly).flatten().unwrap_or_default()
     }
 
-    /// Appends the block.
+    /// Appends the incident to `out` as a block of text.
     pub fn append_to(&self, out: &mut String, colour: Colour) {
         // Writing to a string does not fail, here and below.
         match self.diagnosis() {

@@ -53,7 +53,7 @@ pub struct Pod {
     pub name: String,
     /// Pod uid.
     pub uid: Option<String>,
-    /// Sandbox or container id.
+    /// The id of its sandbox; `None` where the source does not have it.
     pub container_id: Option<String>,
     /// The source that identified it.
     pub via: Via,
