@@ -1,4 +1,4 @@
-//! What an agent answers.
+//! The answers of an agent.
 
 use detector_event::{AnomalyData, ClaimData, ConflictData, PartReport, Role, State};
 use serde::Deserialize;
@@ -13,7 +13,7 @@ pub struct Overview {
     pub ready: bool,
     /// The active conflicts, oldest first.
     pub conflicts: Vec<ConflictData>,
-    /// Those resolved recently.
+    /// The conflicts that were resolved recently.
     #[serde(default)]
     pub resolved: Vec<ConflictData>,
     /// The open anomalies, which have an endpoint of their own.
@@ -64,7 +64,7 @@ pub struct AgentStatus {
 /// Why conflicts may exist that are not known.
 #[derive(Debug)]
 pub struct Gap {
-    /// In a few words.
+    /// The gap in a few words.
     pub headline: &'static str,
     /// The reason.
     pub reason: String,

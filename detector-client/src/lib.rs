@@ -133,7 +133,7 @@ impl Client {
     /// All conflicts, active and recently resolved, and the open anomalies.
     ///
     /// # Errors
-    /// If there is no connection or no valid answer; below, too.
+    /// If there is no connection or no valid answer. The same holds for the methods below.
     pub async fn overview(&self) -> Result<Overview, ClientError> {
         self.connect().await?.overview(None).await
     }
@@ -268,7 +268,7 @@ impl Connection<'_> {
     /// The conflicts and the open anomalies, all or those of an address.
     ///
     /// # Errors
-    /// If the agent gives no valid answer; below, too.
+    /// If the agent gives no valid answer. The same holds for the methods below.
     pub async fn overview(&mut self, address: Option<IpAddr>) -> Result<Overview, ClientError> {
         let query = address.map(|address| format!("?address={address}"));
         let query = query.unwrap_or_default();
@@ -301,7 +301,7 @@ impl Connection<'_> {
     pub async fn status(&mut self) -> Result<AgentStatus, ClientError> {
         let response = self.send("/readyz", None).await?;
         match response.status() {
-            // Answered with details also while the agent is not ready.
+            // Answered with details even while the agent is not ready.
             StatusCode::SERVICE_UNAVAILABLE => self.client.json(response).await,
             _ => self.client.json(self.client.accepted(response)?).await,
         }

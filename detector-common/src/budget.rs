@@ -25,8 +25,7 @@ pub struct DeviceBudget {
     pub contested_full_at: u64,
     /// Claims from frames beyond the budget: dropped, unless they were contested.
     pub frames_over_budget: u64,
-    /// Neighbour entries beyond the budget, that the device's frames changed or that are its own: dropped, unless they were
-    /// contested.
+    /// Neighbour entries of the device, or changed by its frames, beyond the budget: dropped, unless they were contested.
     pub neighbours_over_budget: u64,
 }
 

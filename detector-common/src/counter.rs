@@ -60,7 +60,7 @@ pub enum RejectReason {
     NdpContradiction,
 }
 
-/// One counter.
+/// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Counter {
     /// Records written to the ring buffer.

@@ -10,7 +10,7 @@ use core::{
 
 use crate::{DropReason, RecordKind, RejectReason};
 
-/// One line.
+/// A line of the kernel log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLine {
     /// The device; `None` for a neighbour update of another network namespace or family.

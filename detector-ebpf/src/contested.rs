@@ -1,5 +1,5 @@
-//! Claims and neighbour entries beyond a device's budget that are contested: of addresses that another device, or the node,
-//! claims. They are published all the same, so that a pod cannot hide one in a flood of others.
+//! Contested claims and neighbour entries beyond a device's budget: those of addresses that another device, or the node,
+//! claims. They are published regardless, so that a pod cannot hide one in a flood of others.
 //!
 //! The agent keeps the table of claimed addresses. What a pod can publish this way is limited twice: for each address, so
 //! that a flood of claims of one does not hide a claim of another, and for each device, so that it cannot fill the ring
@@ -28,8 +28,8 @@ use crate::{
 static CLAIMED: HashMap<AddressKey, u32> =
     HashMap::with_max_entries(CLAIMED_ADDRESSES, BPF_F_NO_PREALLOC);
 
-/// When each device may contest an address as often as at first again. Only claimed addresses have entries; after an eviction
-/// a device may publish a few claims more, within its budget for contested claims.
+/// When the budget with which each device may contest an address is full again. Only claimed addresses have entries; after an
+/// eviction a device may publish a few more claims, within its budget for contested claims.
 #[map]
 static CONTESTS: LruHashMap<ContestKey, u64> = LruHashMap::with_max_entries(8_192, 0);
 

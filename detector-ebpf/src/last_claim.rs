@@ -19,7 +19,7 @@ static LAST_CLAIM: PerCpuArray<LastClaim> = PerCpuArray::with_max_entries(1, 0);
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LastClaim {
-    /// Coarse clock.
+    /// When the frame was seen (coarse clock).
     at: u64,
     address: [u64; 2],
     ifindex: u32,

@@ -51,7 +51,7 @@ pub(crate) static NETNS_INODE: Global<u32> = Global::new(0);
 pub(crate) struct NeighbourKey {
     /// The entry's device.
     pub(crate) ifindex: u32,
-    /// 4 or 6.
+    /// The IP version, 4 or 6.
     pub(crate) ip_version: u32,
     /// As in the record.
     pub(crate) address: [u8; 16],
@@ -67,7 +67,7 @@ pub(crate) struct PublishedNeighbour {
     pub(crate) lladdr: [u8; 6],
     /// The validity, see `neighbour`.
     pub(crate) validity: u8,
-    /// Zero.
+    /// Padding, always zero.
     pub(crate) reserved: u8,
 }
 

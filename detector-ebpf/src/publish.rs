@@ -1,5 +1,5 @@
-//! Decides what is published: nothing twice within an interval, beyond a device's budget only what `contested` lets pass, and
-//! every loss counted.
+//! Decides what is published: nothing twice within an interval, and beyond a device's budget only what [`contested`] permits.
+//! Every loss is counted.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -128,7 +128,7 @@ pub(crate) fn lost(reason: DropReason) -> Result<(), LogEvent> {
 pub(crate) enum BudgetKind {
     Frames,
     Neighbours,
-    /// Claims and neighbour entries beyond the other budgets that are published all the same.
+    /// Contested claims and neighbour entries beyond the other budgets.
     Contested,
 }
 

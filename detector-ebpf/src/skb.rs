@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 use aya_ebpf::{bindings::__sk_buff, helpers::generated::bpf_skb_load_bytes};
 use detector_common::frame::{FrameReader, WireFormat};
 
-/// The packet. Bytes in the linear area are read in place where that is cheap; the kernel copies others, also those
-/// outside the linear area. The packet is never written.
+/// The packet. Bytes in the linear area are read in place where that is cheap; the kernel copies all others. The packet is
+/// never written.
 #[derive(Clone, Copy)]
 pub(crate) struct Skb {
     skb: *mut __sk_buff,
@@ -22,7 +22,7 @@ impl Skb {
     /// Loads a value at any offset in place; zeros, and `false`, if the frame is shorter.
     #[inline(always)]
     pub(crate) fn load_into<T: WireFormat>(&self, offset: usize, value: &mut T) -> bool {
-        // SAFETY: the helper writes `size_of::<T>()` bytes, also if it fails (`____bpf_skb_load_bytes` in
+        // SAFETY: the helper writes `size_of::<T>()` bytes, even if it fails (`____bpf_skb_load_bytes` in
         // net/core/filter.c); every bit pattern is a valid `T`.
         let error = unsafe {
             bpf_skb_load_bytes(

@@ -1,5 +1,5 @@
-//! Pods that repeatedly ask for the same address by broadcast or multicast. A stack whose request is answered asks once; a
-//! program that checks for an address (arping) asks again all the same, and answers are not seen here.
+//! Pods that repeatedly request the same address by broadcast or multicast. A stack whose request is answered asks once; a
+//! program such as arping repeats it even then, and answers are not seen here.
 //!
 //! Each device has a fixed number of slots, selected by a hash of the address, so that a pod that asks for many addresses
 //! displaces no counts of other pods, and of its own only those in the same slot. The third request within five seconds is
@@ -23,7 +23,7 @@ use crate::{
 
 /// Number of requests within [`INTERVAL_NS`] that are published.
 const MIN_REQUESTS: u16 = 3;
-/// Five seconds.
+/// Requests are counted within this interval.
 const INTERVAL_NS: u64 = 5_000_000_000;
 /// Slots of one device, a power of two.
 const SLOTS: u32 = 16;

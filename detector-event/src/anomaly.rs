@@ -63,13 +63,13 @@ pub struct AnomalyData {
     /// The cluster's name, if it is configured.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// Its kind.
+    /// Which kind of anomaly it is.
     #[serde(with = "names::name")]
     pub kind: AnomalyKind,
     /// What exactly is wrong.
     #[serde(with = "names::name")]
     pub cause: AnomalyCause,
-    /// Whether it is still there.
+    /// Whether it is active or resolved.
     pub state: SubjectState,
     /// The address concerned; the gateway's for an unresolved gateway, the first contested one for a sweep.
     pub address: IpAddr,
@@ -98,16 +98,16 @@ pub struct AnomalyData {
     /// How many addresses the device contests; in the resolving event, the most at one time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contested: Option<usize>,
-    /// Those of them that it has contested for longest, bounded.
+    /// The addresses that it has contested for longest, bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
     /// The range that several nodes have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<IpNet>,
-    /// Those nodes.
+    /// The nodes that have the range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// One sentence about it.
+    /// What is wrong, in one sentence, for people.
     pub detail: String,
     /// When it was raised.
     pub raised_at: WallTime,
@@ -125,7 +125,7 @@ pub struct AnomalyData {
     pub resolved_because: Option<ResolvedBecause>,
     /// Microseconds from the deciding observation to the creation of the event.
     pub latency_us: u64,
-    /// Why it was raised; `None` until that was looked into.
+    /// Why it was raised; `None` until it is diagnosed.
     #[serde(default)]
     pub diagnosis: Option<Arc<DiagnosisData>>,
     /// What happened around it, oldest first; `None` in lists.

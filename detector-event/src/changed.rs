@@ -13,7 +13,7 @@ use crate::{DiagnosisData, Pod};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangedField {
-    /// Its kind.
+    /// The kind of conflict.
     Kind,
     /// How certain the evidence is.
     Confidence,
@@ -141,7 +141,7 @@ impl ClaimantData {
     }
 }
 
-/// What is shown of a pod.
+/// The parts of a pod that events show.
 fn pod_parts(pod: &Pod) -> impl Hash + '_ {
     (
         (&pod.namespace, &pod.name, &pod.uid, &pod.container_id),
@@ -152,8 +152,8 @@ fn pod_parts(pod: &Pod) -> impl Hash + '_ {
     )
 }
 
-/// A hash of what is news about a diagnosis, the same in every run of the agent: its cause, and how sure that is. After a restart less may
-/// be known of when it began. 0 if the cause is not known.
+/// A hash of what is news about a diagnosis: its cause and confidence. The same in every run of the agent, so not of when the cause
+/// began, which may be less exact after a restart. 0 if the cause is not known.
 #[must_use]
 pub fn diagnosis_digest(diagnosis: Option<&DiagnosisData>) -> u64 {
     match diagnosis {

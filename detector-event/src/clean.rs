@@ -1,5 +1,5 @@
-//! What people see of names that pods may choose: the one function for terminals, messages, alerts, metrics and logs. The status page
-//! has the same in `http/page/dom.js`.
+//! Makes names that pods can choose safe to show: the one function for terminals, messages, alerts, metrics and logs. The status page
+//! has the same function in `http/page/dom.js`.
 
 use std::borrow::Cow;
 
@@ -8,8 +8,8 @@ use unicode_width::UnicodeWidthChar as _;
 /// Stands for a character that is not shown.
 const REPLACEMENT: &str = "\u{fffd}";
 
-/// `text` without characters that steer a terminal, change the direction of text or take no room: with them one name looks like
-/// another, or a line like another one.
+/// `text` without characters that control a terminal, change the direction of text or are invisible: they would let one name, or
+/// one line, look like another.
 #[must_use]
 pub fn clean(text: &str) -> Cow<'_, str> {
     replace(text, |c| c.is_control() || is_invisible(c))
@@ -29,7 +29,7 @@ fn replace(text: &str, is_hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
     }
 }
 
-/// Whether it takes no room, as zero-width and bidirectional characters do, or separates lines or paragraphs.
+/// Whether the character is invisible (zero-width or bidirectional), or separates lines or paragraphs.
 fn is_invisible(c: char) -> bool {
     !c.is_ascii()
         && (c.width().unwrap_or(0) == 0 || matches!(c, '\u{ad}' | '\u{2028}' | '\u{2029}'))

@@ -31,16 +31,16 @@ pub struct ConflictData {
     /// The inner of two VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inner_vlan: Option<u16>,
-    /// Its kind.
+    /// Which kind of conflict it is.
     #[serde(with = "names::name")]
     pub kind: ConflictKind,
-    /// Where the claimants are: on this node, or on several ones.
+    /// Whether the claimants are on this node or on several nodes.
     #[serde(default)]
     pub scope: ConflictScope,
     /// How certain the evidence is.
     #[serde(with = "names::name")]
     pub confidence: Confidence,
-    /// Whether it is still there.
+    /// Whether it is active or resolved.
     pub state: SubjectState,
     /// When it was raised.
     pub raised_at: WallTime,
@@ -70,13 +70,13 @@ pub struct ConflictData {
     /// How often it began again within a minute of its end.
     #[serde(default, skip_serializing_if = "is_never")]
     pub repeats: u32,
-    /// Since when one that has begun again is over; it is resolved unless it begins again soon.
+    /// When a conflict that has begun again ended; it is resolved unless it begins again soon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<WallTime>,
     /// The anomaly id of the address sweep that the conflict is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<AnomalyId>,
-    /// Why it came about; `None` until that was looked into.
+    /// Why it came about; `None` until it is diagnosed.
     #[serde(default)]
     pub diagnosis: Option<Arc<DiagnosisData>>,
     /// What happened around it, oldest first; `None` in lists.
@@ -141,7 +141,7 @@ pub struct ClaimantData {
 /// One piece of evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvidenceData {
-    /// Its kind.
+    /// What kind of evidence it is.
     #[serde(with = "names::name")]
     pub kind: EvidenceKind,
     /// When it was first seen; `None` if it was there before the agent could see it.
@@ -151,7 +151,7 @@ pub struct EvidenceData {
     /// The MAC address in it.
     #[serde(default, with = "names::optional_mac")]
     pub mac: Option<Mac>,
-    /// More about it, such as the neighbour state.
+    /// Details, such as the state of the neighbour entry.
     pub detail: Option<EvidenceDetail>,
 }
 
@@ -168,7 +168,7 @@ pub struct ClaimData {
     /// The inner of two VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inner_vlan: Option<u16>,
-    /// Whose it is, and what supports it.
+    /// The claimant, and what supports the claim.
     #[serde(flatten)]
     pub claimant: ClaimantData,
 }
@@ -237,8 +237,8 @@ impl ConflictData {
         self.claimants.iter().filter(|c| c.left.is_none())
     }
 
-    /// The claimants that contest the address. If some are known to be rightful, all others do; else those that do not have
-    /// it for certain, except the first one if none has it for certain; of these, one whose stack is its own comes first.
+    /// The claimants that contest the address: all that are not rightful, if some are known to be; else those without certain
+    /// evidence. If none has certain evidence, the first one counts as the owner, preferably one with a stack of its own.
     pub fn contesters(&self) -> impl Iterator<Item = &ClaimantData> {
         let is_rightful = |c: &ClaimantData| c.rightful == Some(true);
         let has_rightful = self.present().any(is_rightful);
@@ -256,12 +256,12 @@ impl ConflictData {
         })
     }
 
-    /// The contesters whose evidence speaks against them: a pod whose stack is its own has no better one.
+    /// The contesters that could have better evidence: frames are all that a pod with a stack of its own can show.
     pub fn suspects(&self) -> impl Iterator<Item = &ClaimantData> {
         self.contesters().filter(|c| !c.own_stack)
     }
 
-    /// What is known of which claimants are rightful.
+    /// Which claimants are rightful, as far as is known.
     #[must_use]
     pub fn rights(&self) -> Rights {
         Rights::of(self.present().map(|c| c.rightful))

@@ -13,19 +13,19 @@ use crate::{AnomalyData, ConflictData, Guidance, SubjectId, WallTime, diagnosis_
 /// Why a conflict came about, or an anomaly was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosisData {
-    /// The cause, or that it is not known.
+    /// The cause, or [`Cause::Unknown`].
     #[serde(with = "names::name")]
     pub cause: Cause,
-    /// How sure that is.
+    /// Whether the cause is proven or only likely.
     #[serde(with = "names::name")]
     pub confidence: CauseConfidence,
     /// When the cause began, which is not when it was noticed; `None` if that is not known.
     pub since: Option<WallTime>,
     /// The cause in a sentence or two.
     pub summary: String,
-    /// The facts that speak for it.
+    /// The facts that support the cause.
     pub evidence: Vec<DiagnosisEvidence>,
-    /// How much it affects.
+    /// How many addresses and pods the cause affects.
     pub affected: Affected,
     /// What to do, in a safe order.
     pub repair: String,
@@ -44,12 +44,12 @@ impl DiagnosisData {
     }
 }
 
-/// A fact that speaks for a cause.
+/// A fact that supports a cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosisEvidence {
     /// The fact, for people.
     pub fact: String,
-    /// Where it is from, such as `file:/var/lib/cni/networks/pods`.
+    /// The source of the fact, such as `file:/var/lib/cni/networks/pods`.
     pub source: String,
     /// When it happened; `None` if it has no time.
     pub at: Option<WallTime>,
@@ -58,29 +58,29 @@ pub struct DiagnosisEvidence {
 /// How much a cause affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Affected {
-    /// Addresses.
+    /// Number of addresses.
     pub addresses: usize,
-    /// Pods.
+    /// Number of pods.
     pub pods: usize,
 }
 
 /// A fact that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotChecked {
-    /// Which.
+    /// Which fact, for people.
     pub what: String,
-    /// Why not.
+    /// Why it was not checked, for people.
     pub because: String,
 }
 
 /// Something that happened around a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineEntry {
-    /// When.
+    /// When it happened.
     pub at: WallTime,
-    /// What, for people.
+    /// What happened, for people.
     pub what: String,
-    /// Who says so.
+    /// The source that reported it.
     pub source: String,
 }
 
@@ -94,7 +94,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Explains an incident.
+    /// Diagnosis and timeline that follow from the facts of an incident, in the form that events contain.
     #[must_use]
     pub fn of(facts: &Facts) -> Self {
         let found = diagnosis::diagnose(facts);
@@ -150,14 +150,14 @@ fn wall(time: UnixTime) -> Option<WallTime> {
 pub struct Explanations(Mutex<HashMap<SubjectId, Explanation>>);
 
 impl Explanations {
-    /// That of a conflict or an anomaly; `None` if there is none yet.
+    /// The explanation of a conflict or an anomaly; `None` if there is none yet.
     #[must_use]
     pub fn of(&self, id: SubjectId) -> Option<Explanation> {
         self.lock().get(&id).cloned()
     }
 
-    /// Replaces an explanation. Returns whether that is news: another cause than before, or how sure it is. That the cause is not known
-    /// is shown to those who ask.
+    /// Replaces an explanation. Returns whether this is news: another cause or confidence than before. An unknown cause is no
+    /// news.
     pub fn set(&self, id: SubjectId, explanation: Explanation) -> bool {
         let now = diagnosis_digest(Some(&explanation.diagnosis));
         let before = self.lock().insert(id, explanation);

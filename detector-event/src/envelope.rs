@@ -108,11 +108,11 @@ pub enum DataContentType {
     Json,
 }
 
-/// Whether a conflict or an anomaly is still there.
+/// The state of a conflict or an anomaly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SubjectState {
-    /// It is.
+    /// It has not ended.
     Active,
     /// It ended.
     Resolved,
@@ -146,7 +146,7 @@ pub struct Event<D = ConflictData> {
     pub id: String,
     /// `ip-conflict-detector/<node>`.
     pub source: String,
-    /// What happened to what.
+    /// What the event is about, and what happened to it.
     #[serde(rename = "type", with = "names::name")]
     pub event_type: EventType,
     /// The address.

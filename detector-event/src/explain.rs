@@ -51,7 +51,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The incidents that these findings are of, in the order of the findings; what is not explained at the end.
+/// The incidents that these findings belong to, in the order of the findings; those without an explanation come last.
 #[must_use]
 pub fn incidents<'a>(
     conflicts: &'a [ConflictData],
@@ -105,7 +105,7 @@ impl Incident<'_> {
         conflict.or_else(anomaly).flatten().unwrap_or_default()
     }
 
-    /// Appends the block.
+    /// Appends the incident to `out` as a block of text.
     pub fn append_to(&self, out: &mut String, colour: Colour) {
         // Writing to a string does not fail, here and below.
         match self.diagnosis() {

@@ -34,8 +34,8 @@ impl Severity {
             SubjectKind::Conflict(ConflictKind::Host) => Self::Critical,
             SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
             // A sweep stands for conflicts, each of which would be an error.
-            // Addresses of several pods at a time are about to be given out twice.
-            // A router that nobody wanted takes the traffic of a whole link.
+            // Addresses of several pods are about to be given out twice.
+            // A rogue router takes the traffic of a whole link.
             SubjectKind::Conflict(_)
             // A MAC address on two ports costs two pods their packets.
             | SubjectKind::Anomaly(

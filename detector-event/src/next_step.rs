@@ -114,19 +114,19 @@ pub fn unknown_pod_of(device: &str) -> String {
     format!("the pod of {device}")
 }
 
-/// What is known of which claimants are rightful.
+/// Which claimants are rightful, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Nothing that distinguishes them: all are alike.
     Equal,
     /// Some are, and some are not.
     Known,
-    /// Some are not, and of the others that is not known.
+    /// Some are not, and nothing is known about the others.
     Doubtful,
 }
 
 impl Rights {
-    /// From what is known of each claimant.
+    /// Combines what is known of each claimant.
     pub fn of(claimants: impl Iterator<Item = Option<bool>>) -> Self {
         let (mut yes, mut no, mut unknown) = (false, false, false);
         for rightful in claimants {
@@ -149,7 +149,7 @@ impl Rights {
 pub struct ConflictSituation<'d> {
     /// The node's name.
     pub node: &'d str,
-    /// Their kind.
+    /// The kind of the conflicts.
     pub kind: ConflictKind,
     /// How certain the evidence is.
     pub confidence: Confidence,
@@ -159,11 +159,11 @@ pub struct ConflictSituation<'d> {
     pub pods: Option<String>,
     /// The claimants that contest an address which another one has, and could show more than they do.
     pub suspects: Option<String>,
-    /// What is known of which claimants are rightful.
+    /// Which claimants are rightful, as far as is known.
     pub rights: Rights,
-    /// The claimants that are.
+    /// The claimants that are rightful.
     pub rightful: Option<String>,
-    /// The claimants that are known not to be.
+    /// The claimants that are known not to be rightful.
     pub not_rightful: Option<String>,
     /// The pod of the newest claimant, and how that is known.
     pub newest: Option<(String, NewestBy)>,
@@ -172,7 +172,7 @@ pub struct ConflictSituation<'d> {
 }
 
 impl ConflictSituation<'_> {
-    /// What to do.
+    /// The next step, as one or two sentences.
     #[must_use]
     pub fn next_step(&self) -> String {
         let (them, the_address_was) = if self.has_many_addresses {

@@ -41,9 +41,9 @@ pub enum State {
 pub struct PartReport {
     /// Display name.
     pub name: String,
-    /// Its role.
+    /// What it does for the agent.
     pub role: Role,
-    /// Its state.
+    /// Whether it works.
     pub state: State,
     /// One sentence of detail.
     pub detail: String,

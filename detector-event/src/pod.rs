@@ -53,7 +53,7 @@ pub struct Pod {
     pub name: String,
     /// Pod uid.
     pub uid: Option<String>,
-    /// Sandbox or container id.
+    /// The id of its sandbox; `None` where the source does not have it.
     pub container_id: Option<String>,
     /// The source that identified it.
     pub via: Via,
@@ -63,7 +63,7 @@ pub struct Pod {
     /// The workload it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// It is being deleted.
+    /// Whether it is being deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
     /// When it was created, from the Kubernetes API, to the second.
@@ -79,7 +79,7 @@ pub struct Pod {
     /// The addresses of its further interfaces, by the CNI result cache; at most [`MAX_FURTHER_ADDRESSES`]. Not part of events.
     #[serde(skip)]
     pub further_addresses: Vec<IpAddr>,
-    /// It was recognised by the addresses on its device alone. Not part of events.
+    /// Whether it was recognised by the addresses on its device alone. Not part of events.
     #[serde(skip)]
     pub is_matched_by_address: bool,
 }
@@ -92,14 +92,14 @@ pub const MAX_FURTHER_ADDRESSES: usize = 64;
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Its kind.
+    /// The workload's kind.
     pub kind: String,
-    /// Its name, in the pod's namespace.
+    /// The workload's name, in the pod's namespace.
     pub name: String,
 }
 
 impl Pod {
-    /// A pod of which only the name is known.
+    /// A pod whose name is all that is known.
     #[must_use]
     pub fn named(namespace: impl Into<String>, name: impl Into<String>, via: Via) -> Self {
         Self {

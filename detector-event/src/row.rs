@@ -22,7 +22,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// Its id.
+    /// The id of the conflict or anomaly.
     #[must_use]
     pub fn id(&self) -> SubjectId {
         match self {
@@ -49,7 +49,7 @@ impl Item {
         }
     }
 
-    /// The node.
+    /// The name of the node that reports it.
     #[must_use]
     pub fn node(&self) -> &str {
         match self {
@@ -67,7 +67,7 @@ impl Item {
         }
     }
 
-    /// What to do.
+    /// The next step and the runbook, while it is active.
     #[must_use]
     pub fn guidance(&self) -> Option<&Guidance> {
         match self {
@@ -87,7 +87,7 @@ impl Item {
         json.unwrap_or_default()
     }
 
-    /// Its kind.
+    /// The name of its kind.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

@@ -210,7 +210,7 @@ pub fn drift(address: &str) -> AnomalyEvent {
     event
 }
 
-/// A device that contests addresses, of which `address` is the first.
+/// A device that contests addresses; `address` is the first one.
 pub fn sweep(address: &str) -> AnomalyEvent {
     let mut event = drift(address);
     event.data = AnomalyData {

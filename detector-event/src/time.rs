@@ -1,4 +1,4 @@
-//! Times as people read them, and how the kernel's times become such.
+//! Wall-clock times for people, and their conversion from the kernel's monotonic times.
 
 use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 

@@ -1,26 +1,26 @@
-//! What an answer changes: beliefs only.
+//! Applies the answers of the server, which change beliefs and nothing else.
 
 use detector_engine::Timestamp;
 
 use super::{
     CallId, Outcome, Protocol, Request, Stored, Subject, Version,
-    claim::{Holder, Sent},
-    conflict::usable,
+    claim::{AnsweredRequest, Holder},
+    conflict::sanitized,
     contest::Ask,
     entry::{Entry, Plan},
-    nodes::View,
+    nodes::NodeView,
     objects::ConflictSpec,
 };
 
 /// A request without an answer yet.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct PendingCall {
     subject: Subject,
     kind: Kind,
     sent: Timestamp,
     /// The conflict that was known when it was sent.
     conflict: Option<Version>,
-    /// The question that it asks, and for which claim.
+    /// The number of the question that it asks, and when the claim began for which it asks.
     ask: Option<(u32, Timestamp)>,
     drops_reporter: bool,
 }
@@ -35,7 +35,7 @@ enum Kind {
     Node(String),
 }
 
-impl Flight {
+impl PendingCall {
     pub(super) fn new(
         subject: Subject,
         entry: &Entry,
@@ -69,10 +69,10 @@ impl Flight {
 impl Protocol {
     /// The outcome of a call. Unknown ids are ignored.
     pub fn answer(&mut self, now: Timestamp, id: CallId, outcome: Outcome) {
-        let Some(flight) = self.flights.remove(&id) else {
+        let Some(pending) = self.pending_calls.remove(&id) else {
             return;
         };
-        let Some(entry) = self.entries.get_mut(&flight.subject) else {
+        let Some(entry) = self.entries.get_mut(&pending.subject) else {
             return;
         };
         entry.in_flight = None;
@@ -81,48 +81,48 @@ impl Protocol {
             Outcome::Rejected => entry.pace.rejected(now, &mut self.rng),
             _ => entry.pace.answered(),
         }
-        match &flight.kind {
+        match &pending.kind {
             Kind::ReadClaim | Kind::WriteClaim => {
-                let sent = Sent {
-                    subject: flight.subject,
+                let sent = AnsweredRequest {
+                    subject: pending.subject,
                     me: &self.me,
-                    is_write: matches!(flight.kind, Kind::WriteClaim),
-                    sent: flight.sent,
+                    is_write: matches!(pending.kind, Kind::WriteClaim),
+                    sent: pending.sent,
                     now,
                     next_call: self.next_call,
-                    conflict: flight.conflict.as_ref(),
+                    conflict: pending.conflict.as_ref(),
                 };
                 entry.claim.answered(&sent, outcome, &mut self.rng);
                 self.unusable += u64::from(entry.claim.holder == Holder::Unusable);
-                self.refresh(flight.subject, now);
+                self.refresh(pending.subject, now);
             }
             Kind::ReadConflict | Kind::WriteConflict(_) | Kind::DeleteConflict(_) => {
-                self.conflict_answered(now, &flight, outcome);
+                self.conflict_answered(now, &pending, outcome);
             }
             Kind::Node(node) => {
                 let view = match outcome {
-                    Outcome::Node(state) => Some(View::There(state)),
-                    Outcome::NotFound => Some(View::Gone),
+                    Outcome::Node(state) => Some(NodeView::There(state)),
+                    Outcome::NotFound => Some(NodeView::Gone),
                     Outcome::Rejected => {
                         entry.pace.answered();
-                        Some(View::Unreadable)
+                        Some(NodeView::Unreadable)
                     }
                     _ => None,
                 };
                 let node = node.clone();
-                self.node_answered(now, &node, view, (id.0, flight.sent));
-                self.refresh(flight.subject, now);
+                self.node_answered(now, &node, view, (id.0, pending.sent));
+                self.refresh(pending.subject, now);
             }
         }
     }
 
-    fn conflict_answered(&mut self, now: Timestamp, flight: &Flight, outcome: Outcome) {
-        let subject = flight.subject;
+    fn conflict_answered(&mut self, now: Timestamp, pending: &PendingCall, outcome: Outcome) {
+        let subject = pending.subject;
         match outcome {
-            Outcome::Conflict(stored) => match usable(stored, &subject) {
-                Some(stored) => self.conflict_read(now, flight, stored),
+            Outcome::Conflict(stored) => match sanitized(stored, &subject) {
+                Some(stored) => self.conflict_read(now, pending, stored),
                 None => {
-                    // Another object has its name.
+                    // The name belongs to an object about another subject.
                     self.unusable += 1;
                     if let Some(entry) = self.entries.get_mut(&subject) {
                         entry.pace.rejected(now, &mut self.rng);
@@ -134,17 +134,17 @@ impl Protocol {
             },
             Outcome::Deleted | Outcome::NotFound => {
                 self.update_conflict(subject, now, |entry, _| {
-                    if flight.drops_reporter
+                    if pending.drops_reporter
                         && let Some(reported) = &mut entry.reported
                     {
                         reported.is_reporter = true;
                     }
-                    match &flight.kind {
+                    match &pending.kind {
                         Kind::DeleteConflict(uid) => {
                             entry.conflict.gone(Some(uid));
                         }
                         // One that was watched meanwhile is newer than this answer.
-                        _ if entry.conflict.version() == flight.conflict.as_ref() => {
+                        _ if entry.conflict.version() == pending.conflict.as_ref() => {
                             entry.conflict.gone(None);
                         }
                         _ => {}
@@ -160,17 +160,22 @@ impl Protocol {
             | Outcome::Claim(_)
             | Outcome::Node(_) => {
                 self.update_conflict(subject, now, |entry, _| {
-                    let is_news = entry.conflict.version() != flight.conflict.as_ref();
+                    let is_news = entry.conflict.version() != pending.conflict.as_ref();
                     entry.conflict.is_stale |= !is_news;
                 });
             }
         }
     }
 
-    fn conflict_read(&mut self, now: Timestamp, flight: &Flight, stored: Stored<ConflictSpec>) {
+    fn conflict_read(
+        &mut self,
+        now: Timestamp,
+        pending: &PendingCall,
+        stored: Stored<ConflictSpec>,
+    ) {
         let me = self.me.node.clone();
-        self.update_conflict(flight.subject, now, |entry, call| {
-            let asked = flight.ask.filter(|(number, _)| {
+        self.update_conflict(pending.subject, now, |entry, call| {
+            let asked = pending.ask.filter(|(number, _)| {
                 let mut claimants = stored.spec.claimants.iter();
                 claimants.any(|c| c.party.node == me && c.asked == *number)
             });
@@ -179,17 +184,17 @@ impl Protocol {
                     uid: stored.version.uid.clone(),
                     number,
                     claim_began,
-                    sent: flight.sent,
+                    sent: pending.sent,
                     answered: now,
                 }));
             }
-            if flight.drops_reporter
+            if pending.drops_reporter
                 && let Some(reported) = &mut entry.reported
             {
                 reported.is_reporter = true;
             }
-            if let Kind::WriteConflict(written) = &flight.kind
-                && flight.conflict.as_ref() == Some(&stored.version)
+            if let Kind::WriteConflict(written) = &pending.kind
+                && pending.conflict.as_ref() == Some(&stored.version)
             {
                 entry.conflict.without_effect = Some(written.clone());
             }
@@ -201,7 +206,7 @@ impl Protocol {
         &mut self,
         now: Timestamp,
         node: &str,
-        view: Option<View>,
+        view: Option<NodeView>,
         call: (u64, Timestamp),
     ) {
         match view {

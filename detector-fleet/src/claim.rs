@@ -1,4 +1,4 @@
-//! What is believed of an `IPClaim`, and the requests that bring it in line with what this node has.
+//! What the agent believes about an `IPClaim`, and the requests that bring it in line with what this node has.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use super::{
     pace::jitter,
 };
 
-/// How often one's own claim is verified. It heals what nobody reports: claims deleted by hand, a server restored from a backup.
+/// How often an own claim is verified. This heals what no watch reports: claims deleted by hand, a server restored from a backup.
 const VERIFY_OWN: Duration = Duration::from_secs(7_200);
-/// How soon a claim is verified that was taken over, or whose Node is another one. The garbage collector deletes what it found to be of a Node that is gone, even if
-/// the owner has been replaced since it looked (`attemptToDeleteItem` in pkg/controller/garbagecollector: the uid is the precondition).
+/// How soon a claim is verified that was taken over, or whose Node was replaced. The garbage collector deletes what belonged to a
+/// deleted Node, even if the owner has been replaced since it looked (`attemptToDeleteItem` in pkg/controller/garbagecollector: the uid
+/// is the precondition).
 const VERIFY_TAKEN_OVER: Duration = Duration::from_secs(60);
-/// How often is read what another holds, or what must not be created.
+/// How often a claim is read that another node holds, or that this node must not create.
 const VERIFY_OTHER: Duration = Duration::from_secs(300);
 /// How long a request without an answer may still take effect, with a margin over [`Outcome::Failed`].
 const LATE: Duration = Duration::from_secs(75);
@@ -36,23 +37,22 @@ pub(super) enum Holder {
     Unusable,
 }
 
-/// What is believed of the `IPClaim` of a subject.
+/// What the agent believes about the `IPClaim` of a subject.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimBelief {
     pub(super) holder: Holder,
     /// The number of the next call when this holder became known.
     pub(super) known: u64,
-    /// When it did.
+    /// When this holder became known.
     pub(super) since: Timestamp,
     /// The version of the `IPConflict` that was known when the claim was last read: if they disagree, the claim is right.
     checked_for: Option<Version>,
     verify_at: Option<Timestamp>,
-    /// What is this node's claim now was another node's before, or belonged to a Node that is gone: the garbage collector may still
-    /// delete it.
+    /// This node's claim was another node's before, or belonged to a deleted Node: the garbage collector may still delete it.
     is_collectable: bool,
     /// A write whose outcome is not known may take effect until then.
     unsure_until: Option<Timestamp>,
-    /// That write was of an earlier run: it matters only once this node has nothing of the subject.
+    /// That write was sent by an earlier run: it matters only once this node has no claim on the subject.
     is_of_earlier_run: bool,
 }
 
@@ -70,7 +70,7 @@ impl ClaimBelief {
         }
     }
 
-    /// Of an earlier run, which may have sent a request in its last moment.
+    /// The belief after a restart: the earlier run may have sent a request in its last moment.
     pub(super) fn restored(now: Timestamp) -> Self {
         Self {
             unsure_until: Some(now + LATE),
@@ -79,12 +79,12 @@ impl ClaimBelief {
         }
     }
 
-    /// Whether it is certain that no claim in this node's name is left or may still appear.
+    /// Whether no claim in this node's name exists or may still appear.
     pub(super) fn is_released(&self) -> bool {
         self.unsure_until.is_none() && !matches!(self.holder, Holder::Unknown | Holder::Us(..))
     }
 
-    /// It is read again at once.
+    /// Has it read again at once.
     pub(super) fn verify(&mut self, now: Timestamp) {
         self.verify_at = Some(now);
     }
@@ -104,7 +104,7 @@ impl ClaimBelief {
         let unsure = self
             .unsure_until
             .filter(|_| local.is_none() || !self.is_of_earlier_run);
-        // What nobody here has is of no interest any more.
+        // A claim on a subject that this node does not have is not verified.
         let verify = self.verify_at.filter(|_| local.is_some());
         unsure.into_iter().chain(verify).min()
     }
@@ -135,7 +135,12 @@ impl ClaimBelief {
     }
 
     /// The outcome of a request about the claim, sent when `conflict` was the version of the `IPConflict`.
-    pub(super) fn answered(&mut self, sent: &Sent<'_>, outcome: Outcome, rng: &mut fastrand::Rng) {
+    pub(super) fn answered(
+        &mut self,
+        sent: &AnsweredRequest<'_>,
+        outcome: Outcome,
+        rng: &mut fastrand::Rng,
+    ) {
         let holder = match outcome {
             Outcome::Claim(stored) => holder_of(stored, sent.subject, sent.me),
             Outcome::NotFound | Outcome::Deleted => Holder::Absent,
@@ -144,7 +149,7 @@ impl ClaimBelief {
                 self.is_of_earlier_run = false;
                 Holder::Unknown
             }
-            // Not read, so as before; the next attempt follows.
+            // Nothing was learnt; the next attempt follows.
             Outcome::Failed | Outcome::Rejected => return,
             Outcome::AlreadyExists
             | Outcome::Outdated
@@ -177,7 +182,7 @@ impl ClaimBelief {
 }
 
 /// A request about a claim that was answered.
-pub(super) struct Sent<'a> {
+pub(super) struct AnsweredRequest<'a> {
     pub(super) subject: Subject,
     pub(super) me: &'a Identity,
     pub(super) is_write: bool,

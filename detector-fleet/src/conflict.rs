@@ -1,4 +1,4 @@
-//! What is believed of an `IPConflict`, and the form in which it is used and written, whatever others have written.
+//! What the agent believes about an `IPConflict`, and the sanitised form in which it is used and written.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,28 @@ use super::{
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party},
 };
 
-/// Claimants of a conflict beyond which no more join. It keeps the object small where every node has an address, like a virtual IP.
+/// The most claimants that join a conflict. Keeps the object small where every node has an address, such as a virtual IP.
 pub(super) const MAX_CLAIMANTS: usize = 32;
 /// The longest text used of an object: the longest name in Kubernetes.
 const MAX_TEXT: usize = 253;
-/// Names in a column; of more, the number is given.
+/// The most names in a column; the rest is counted.
 const MAX_NAMES: usize = 4;
 
-/// What is believed of the `IPConflict` of a subject.
+/// What the agent believes about the `IPConflict` of a subject.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConflictBelief {
     /// As last read or watched; `None`: there is none.
     pub(super) stored: Option<Box<Stored<ConflictSpec>>>,
-    /// What was written last although the server keeps nothing of it, as one whose schema is of an earlier version.
+    /// The last write that the server accepted without keeping anything of it, because its schema is of an earlier version.
     pub(super) without_effect: Option<Box<ConflictSpec>>,
-    /// It has to be read before anything is concluded from it.
+    /// Whether it has to be read before anything is concluded from it.
     pub(super) is_stale: bool,
     /// The number of the next call when `stored` became known.
     pub(super) known: u64,
-    /// The object that was deleted last: events about it that arrive later are outdated.
+    /// The uid of the object that was deleted last: events about it that arrive later are outdated.
     deleted: Option<String>,
-    /// The version with which the watch last lost an object: what is older is outdated. Of one that was not deleted, it is the version
-    /// that no longer names this node.
+    /// The version with which an object last left the watch, by its deletion or because it no longer names this node: what is older
+    /// is outdated.
     unwatched: Option<Version>,
 }
 
@@ -48,7 +48,7 @@ impl ConflictBelief {
         self.without_effect.as_deref() == Some(spec)
     }
 
-    /// The watch has this. Returns whether it is new.
+    /// The watch has reported this version. Returns whether it is news.
     pub(super) fn watched(&mut self, stored: Stored<ConflictSpec>, known: u64) -> bool {
         let is_outdated = self.deleted.as_ref() == Some(&stored.version.uid)
             || self.was_unwatched_after(&stored.version)
@@ -61,7 +61,7 @@ impl ConflictBelief {
         !is_outdated
     }
 
-    /// The answer to a request has this: as good as a watched one, unless it was read because the belief was stale.
+    /// A request was answered with this version: as good as a watched one, unless it was read because the belief was stale.
     pub(super) fn answered(&mut self, stored: Stored<ConflictSpec>, known: u64) {
         if self.is_stale && !self.was_unwatched_after(&stored.version) {
             self.set(stored, known);
@@ -70,7 +70,7 @@ impl ConflictBelief {
         }
     }
 
-    /// The watch has it no longer: it was deleted, or names this node no longer. Then it is not of interest, until it does again.
+    /// It left the watch: it was deleted, or no longer names this node, and then is ignored until it does again.
     pub(super) fn unwatched(&mut self, version: Version) {
         let is_newer_than_last = self
             .unwatched
@@ -93,14 +93,14 @@ impl ConflictBelief {
         last.is_some_and(|last| last.uid == version.uid && is_older(version, last))
     }
 
-    /// A list has something else: only reading it tells which is right.
+    /// A list contradicts the belief: only a read shows which is right.
     pub(super) fn read_again(&mut self) {
         self.is_stale = true;
-        // If the server was restored from a backup, versions begin anew.
+        // If the server was restored from a backup, versions start again.
         self.unwatched = None;
     }
 
-    /// It was deleted; with a uid, only if it is that object. Returns whether that is new.
+    /// It was deleted; with a uid, only that object was. Returns whether this is news.
     pub(super) fn gone(&mut self, uid: Option<&str>) -> bool {
         let have = self.version().map(|version| version.uid.clone());
         if uid.is_some() && have.as_deref() != uid {
@@ -121,7 +121,7 @@ impl ConflictBelief {
     }
 }
 
-/// Whether `a` is of a later write than `b`. Resource versions of one resource are ordered numbers (KEP-5504); what is not a number counts
+/// Whether `a` was written after `b`. Resource versions of one resource are ordered numbers (KEP-5504); what is not a number counts
 /// as newer, and the conditional write finds out.
 fn is_newer(a: &Version, b: &Version) -> bool {
     let number = |version: &Version| version.resource_version.parse::<u64>().ok();
@@ -131,14 +131,14 @@ fn is_newer(a: &Version, b: &Version) -> bool {
     }
 }
 
-/// Whether `a` is certainly of an earlier write than `b`.
+/// Whether `a` was certainly written before `b`.
 fn is_older(a: &Version, b: &Version) -> bool {
     a != b && !is_newer(a, b)
 }
 
 /// The part of a stored conflict that is used: each node once, texts and the number of claimants bounded. `None` if it is not about
 /// `subject` across nodes.
-pub(super) fn usable(
+pub(super) fn sanitized(
     stored: Stored<ConflictSpec>,
     subject: &Subject,
 ) -> Option<Stored<ConflictSpec>> {
@@ -234,7 +234,7 @@ pub(super) fn completed(
         .first()
         .is_some_and(|holder| holder.unconfirmed_because.is_some())
     {
-        // Those that were certain have left.
+        // The claimants with certain evidence have left.
         spec.confidence = Confidence::Observed;
     }
     (spec.nodes, spec.pods) = columns(&spec.claimants);
@@ -261,7 +261,7 @@ fn joined(mut names: Vec<String>) -> String {
             0 => text,
             _ => format!("{text} and {more} more"),
         };
-        // Longer ones, and with them the conflict, are refused by the schema.
+        // The schema refuses a longer text, and with it the conflict.
         if names.len() <= MAX_NAMES && text.len() <= MAX_COLUMN {
             return text;
         }

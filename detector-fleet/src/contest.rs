@@ -1,4 +1,4 @@
-//! What a node does whose address another node holds the `IPClaim` of: it asks, waits for the confirmation, and reports.
+//! What a node does if another node holds the `IPClaim` of its address: it asks, waits for the confirmation, and reports.
 
 use detector_engine::{ConflictId, Timestamp};
 
@@ -6,12 +6,12 @@ use super::{
     LocalClaim, Mode, Version,
     conflict::{MAX_CLAIMANTS, claimant, completed, is_first, new},
     context::Context,
-    nodes::View,
+    nodes::NodeView,
     objects::{ConflictClaimant, ConflictSpec, Party},
 };
 
-/// How much longer the agent of a node that is ready may be silent: it is being restarted or upgraded, and what it has not released may
-/// have been given away rightly.
+/// How many times longer the agent of a ready node may be silent: it may be restarted or upgraded, and an address that it has not
+/// released yet may rightly have been given away.
 const PATIENCE_WITH_READY_NODE: u32 = 12;
 
 /// A contest of this node's claim.
@@ -19,30 +19,30 @@ const PATIENCE_WITH_READY_NODE: u32 = 12;
 pub(super) struct Contest {
     /// When it was first noticed.
     pub(super) began: Option<Timestamp>,
-    /// The two claims of which that is.
-    pair: Option<Box<Pair>>,
+    /// The two claims that the contest is about.
+    pair: Option<Box<ClaimPair>>,
     pub(super) ask: Option<Box<Ask>>,
     pub(super) proof: Option<Box<Proof>>,
 }
 
 /// Two claims of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pair {
+pub(super) struct ClaimPair {
     /// When this node's claim began.
     pub(super) ours: Timestamp,
-    pub(super) theirs: Theirs,
+    pub(super) theirs: ClaimIdentity,
 }
 
-/// Another node's claim, as far as another one of that node differs.
+/// What identifies another node's claim among those of that node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Theirs {
+pub(super) struct ClaimIdentity {
     node: String,
     device: String,
     pod_uid: String,
     container_id: String,
 }
 
-impl Theirs {
+impl ClaimIdentity {
     pub(super) fn of(party: &Party) -> Self {
         Self {
             node: party.node.clone(),
@@ -53,44 +53,44 @@ impl Theirs {
     }
 }
 
-/// A question that was certainly written, and by this run of the agent.
+/// A question whose write was acknowledged to this run of the agent.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
-    /// The `IPConflict`.
+    /// The uid of the `IPConflict`.
     pub(super) uid: String,
     pub(super) number: u32,
-    /// Of the claim for which it was asked.
+    /// When the claim began for which it was asked.
     pub(super) claim_began: Timestamp,
     pub(super) sent: Timestamp,
     pub(super) answered: Timestamp,
 }
 
-/// The overlap is proven, or the other side silent for too long.
+/// The overlap is proven, or the holder has been silent for too long.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     pub(super) conflict: ConflictId,
-    /// The claims for which it was proven; not known of an earlier run.
-    pub(super) pair: Option<Box<Pair>>,
+    /// The claims for which it was proven; unknown if an earlier run proved it.
+    pub(super) pair: Option<Box<ClaimPair>>,
     /// Why there is no confirmation.
     pub(super) unconfirmed_because: Option<String>,
 }
 
-/// How a contest goes on.
+/// The next step of a contest.
 #[derive(Debug)]
-pub(super) enum Course {
+pub(super) enum ContestStep {
     Ask,
     Wait(Timestamp),
     /// The holder's Node has to be read.
     ReadNode,
-    /// The holder is no more: its claim is void.
+    /// The holder's Node is gone or has restarted: its claim is void.
     Void,
     Proven(Option<String>),
     /// Nothing to do: there is no room in the conflict.
     Full,
 }
 
-/// The other side: the holder of the `IPClaim`.
-pub(super) struct Holder<'a> {
+/// The node that holds the `IPClaim`, as a contender knows it.
+pub(super) struct OtherHolder<'a> {
     pub(super) party: &'a Party,
     pub(super) version: &'a Version,
     pub(super) known: u64,
@@ -98,31 +98,31 @@ pub(super) struct Holder<'a> {
 }
 
 impl Contest {
-    /// This node is not a contender. What was proven may still be reported, by the holder too.
+    /// This node is no longer a contender. What was proven may still be reported, even by the holder.
     pub(super) fn end(&mut self) {
         (self.began, self.pair, self.ask) = (None, None, None);
     }
 
-    /// How the contest of `local` goes on, given the conflict as it is stored.
-    pub(super) fn course(
+    /// The next step for `local`, given the conflict as it is stored.
+    pub(super) fn next_step(
         &self,
         conflict: Option<(&Version, &ConflictSpec)>,
-        holder: &Holder<'_>,
+        holder: &OtherHolder<'_>,
         local: &LocalClaim,
         cx: &Context<'_>,
-    ) -> Course {
+    ) -> ContestStep {
         if cx.nodes.is_void(holder.party, holder.known) {
-            return Course::Void;
+            return ContestStep::Void;
         }
         let Some((version, spec)) = conflict else {
-            return Course::Ask;
+            return ContestStep::Ask;
         };
         if let Some(proof) = &self.proof {
-            return Course::Proven(proof.unconfirmed_because.clone());
+            return ContestStep::Proven(proof.unconfirmed_because.clone());
         }
         let me = claimant(spec, &cx.me.node);
         if me.is_none() && spec.claimants.len() >= MAX_CLAIMANTS {
-            return Course::Full;
+            return ContestStep::Full;
         }
         let is_current = |ask: &&Ask| {
             ask.uid == version.uid
@@ -130,7 +130,7 @@ impl Contest {
                 && me.is_some_and(|me| me.asked == ask.number)
         };
         let Some(ask) = self.ask.as_deref().filter(is_current) else {
-            return Course::Ask;
+            return ContestStep::Ask;
         };
         let is_confirmed = me.is_some_and(|me| me.confirmed == ask.number);
         // The conflict has the holder's present pod, which it writes together with the confirmation; the claim may have an earlier one.
@@ -140,12 +140,12 @@ impl Contest {
         let handed_over = self.began.unwrap_or(cx.now) + cx.settings.handover;
         if is_confirmed {
             if !may_be_handover || ask.sent >= handed_over {
-                return Course::Proven(None);
+                return ContestStep::Proven(None);
             }
             return if cx.now < handed_over {
-                Course::Wait(handed_over)
+                ContestStep::Wait(handed_over)
             } else {
-                Course::Ask
+                ContestStep::Ask
             };
         }
         let silence = ask.answered.max(holder.since);
@@ -157,30 +157,30 @@ impl Contest {
         &self,
         asked: Timestamp,
         handed_over: Option<Timestamp>,
-        holder: &Holder<'_>,
+        holder: &OtherHolder<'_>,
         cx: &Context<'_>,
-    ) -> Course {
+    ) -> ContestStep {
         let confirmation = cx.settings.confirmation;
         let overdue = asked + confirmation;
         if cx.now < overdue {
-            return Course::Wait(overdue);
+            return ContestStep::Wait(overdue);
         }
         let node = &holder.party.node;
         let Some(view) = cx.nodes.view_since(node, overdue) else {
-            return Course::ReadNode;
+            return ContestStep::ReadNode;
         };
         let (patience, state) = match view {
-            View::There(state) if !state.is_ready => (0, "; the node is not ready"),
-            View::There(_) => (PATIENCE_WITH_READY_NODE, ""),
-            View::Unreadable => (PATIENCE_WITH_READY_NODE, "; the node cannot be read"),
-            View::Gone => (0, "; the node does not exist"),
+            NodeView::There(state) if !state.is_ready => (0, "; the node is not ready"),
+            NodeView::There(_) => (PATIENCE_WITH_READY_NODE, ""),
+            NodeView::Unreadable => (PATIENCE_WITH_READY_NODE, "; the node cannot be read"),
+            NodeView::Gone => (0, "; the node does not exist"),
         };
         let until =
             (asked + confirmation.saturating_mul(patience)).max(handed_over.unwrap_or_default());
         if cx.now < until {
-            return Course::Wait(until);
+            return ContestStep::Wait(until);
         }
-        Course::Proven(Some(format!(
+        ContestStep::Proven(Some(format!(
             "the agent of node {node} does not answer{state}"
         )))
     }
@@ -189,7 +189,7 @@ impl Contest {
     pub(super) fn progress(
         &mut self,
         conflict: Option<(&Version, &ConflictSpec)>,
-        holder: Option<&Holder<'_>>,
+        holder: Option<&OtherHolder<'_>>,
         local: &LocalClaim,
         is_reported: bool,
         cx: &Context<'_>,
@@ -203,11 +203,11 @@ impl Contest {
         let theirs = listed
             .filter(|party| party.node == holder.party.node)
             .unwrap_or(holder.party);
-        let pair = Box::new(Pair {
+        let pair = Box::new(ClaimPair {
             ours: local.began,
-            theirs: Theirs::of(theirs),
+            theirs: ClaimIdentity::of(theirs),
         });
-        // With another claim, a handover begins anew.
+        // With another claim, the time for a handover starts again.
         if self.pair.as_ref() != Some(&pair) {
             self.pair = Some(pair);
             self.began = Some(cx.now);
@@ -215,7 +215,7 @@ impl Contest {
         let Some((_, spec)) = conflict else {
             return;
         };
-        // What is reported goes on with another claim or holder; what is not has to be proven for these.
+        // A reported conflict continues with another claim or holder; one that is not reported has to be proven for these.
         let is_of_other = self.proof.as_ref().is_some_and(|proof| {
             let is_outdated = proof.pair != self.pair || !is_first(spec, &holder.party.node);
             proof.conflict != spec.conflict_id || !is_reported && is_outdated
@@ -225,7 +225,8 @@ impl Contest {
         }
         if self.proof.is_none()
             && is_first(spec, &holder.party.node)
-            && let Course::Proven(unconfirmed_because) = self.course(conflict, holder, local, cx)
+            && let ContestStep::Proven(unconfirmed_because) =
+                self.next_step(conflict, holder, local, cx)
         {
             self.proof = Some(Box::new(Proof {
                 conflict: spec.conflict_id,
@@ -240,9 +241,9 @@ impl Contest {
 ///
 /// A new one proves nothing yet, and one of others is joined before anything else in it is changed: the admission policy refuses
 /// everything else, because a node could invent it.
-pub(super) fn contend(
+pub(super) fn write_as_contender(
     current: Option<&ConflictSpec>,
-    holder: &Holder<'_>,
+    holder: &OtherHolder<'_>,
     local: &LocalClaim,
     proof: Option<&Proof>,
     asks: bool,
@@ -276,7 +277,7 @@ pub(super) fn contend(
         }
     }
     let mut first = first.unwrap_or_else(|| {
-        // What the one before has confirmed proves nothing about this one.
+        // What the previous holder confirmed proves nothing about this one.
         rest.iter_mut().for_each(|c| c.confirmed = 0);
         ConflictClaimant {
             party: holder.party.clone(),
@@ -300,7 +301,7 @@ pub(super) fn contend(
     let because = proof
         .filter(|_| me.asked != me.confirmed)
         .and_then(|proof| proof.unconfirmed_because.as_ref());
-    // Of a claim that is no more, it may be another one by now.
+    // It may have been about a claim that has ended since.
     if !rest.iter().any(|c| c.active && c.asked != c.confirmed) {
         first.unconfirmed_because = None;
     }
@@ -318,7 +319,7 @@ pub(super) fn may_be_handover(ours: &LocalClaim, theirs: &ConflictClaimant) -> b
     ours.terminating || theirs.terminating || theirs.party.is_same_pod_name(&ours.party)
 }
 
-/// Any number but those in use and zero, whatever was written there.
+/// A number other than zero and those in use, whatever others have written.
 fn next_question(me: &ConflictClaimant) -> u32 {
     let next = me.asked.max(me.confirmed).wrapping_add(1);
     if next == 0 {

@@ -1,4 +1,4 @@
-//! What a decision about a subject may read besides its own beliefs.
+//! What a decision about a subject may read in addition to its own beliefs.
 
 use detector_engine::{ConflictId, Timestamp};
 use detector_event::WallTime;
@@ -11,9 +11,9 @@ pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
     pub(super) nodes: &'a Nodes,
     pub(super) now: Timestamp,
-    /// Everything that this node has was fed.
+    /// Whether all claims of this node are known.
     pub(super) is_complete: bool,
-    /// The conflicts were listed.
+    /// Whether the conflicts have been listed.
     pub(super) is_listed: bool,
     /// For `raisedAt`, when a request is made.
     pub(super) wall: Option<WallTime>,

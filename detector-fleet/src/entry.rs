@@ -1,4 +1,4 @@
-//! One subject: what this node has of it, what is believed of its objects, and the next request that follows from both.
+//! One subject: this node's claim, what is believed about the subject's objects, and the next request that follows from both.
 
 use detector_engine::Timestamp;
 
@@ -6,9 +6,9 @@ use super::{
     CallId, LocalClaim, Memory, Mode, Request, Subject, Version,
     claim::{ClaimBelief, Holder},
     conflict::{ConflictBelief, is_first},
-    contest::{self, Contest, Course, Proof},
+    contest::{self, Contest, ContestStep, Proof},
     context::Context,
-    holder::{self, Change},
+    holder::{self, ConflictWrite},
     objects::{ConflictSpec, Party},
     pace::Pace,
     queue::Priority,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) reported: Option<Box<Reported>>,
     /// What the journal has.
     pub(super) memory: Option<Memory>,
-    /// A request was sent that may have registered it.
+    /// Whether a request was sent that may have registered it.
     pub(super) may_be_registered: bool,
     pub(super) pace: Pace,
     pub(super) in_flight: Option<CallId>,
@@ -37,21 +37,21 @@ pub(super) struct Plan {
     pub(super) request: Option<(Priority, Request)>,
     /// When to look again.
     pub(super) wake: Option<Timestamp>,
-    /// With the request, a question is asked: its number.
+    /// The number of the question that the request asks.
     pub(super) ask: Option<u32>,
-    /// The request takes away the claimant that reported, and none that could report the end is left.
+    /// Whether the request removes the claimant that reported, and leaves none that could report the end.
     pub(super) drops_reporter: bool,
 }
 
 /// This node's part in a conflict about the subject.
-enum Role<'a> {
-    /// It is not known yet, or depends on a request that is to be sent first.
+enum ContestRole<'a> {
+    /// Not known yet, or dependent on a request that has to be sent first.
     Undetermined,
     /// It holds the `IPClaim` and has the address.
     Holder(&'a LocalClaim),
     /// It has the address, and another node the `IPClaim`.
-    Contender(&'a LocalClaim, contest::Holder<'a>),
-    /// It has nothing that counts.
+    Contender(&'a LocalClaim, contest::OtherHolder<'a>),
+    /// No claim of it counts.
     None,
 }
 
@@ -103,7 +103,7 @@ impl Entry {
         is_holder || is_listed
     }
 
-    /// Whether nothing of it is left to be done or known.
+    /// Whether nothing is left to do or to remember.
     pub(super) fn is_finished(&self, me: &str) -> bool {
         self.local.is_none()
             && self.in_flight.is_none()
@@ -118,11 +118,13 @@ impl Entry {
         spec.is_some_and(|spec| spec.claimants.iter().any(|c| c.party.node == node))
     }
 
-    fn role<'a>(&'a self, cx: &Context<'_>) -> Role<'a> {
+    fn role<'a>(&'a self, cx: &Context<'_>) -> ContestRole<'a> {
         match (&self.claim.holder, &self.local) {
-            (Holder::Us(..), Some(local)) if local.mode == Mode::Register => Role::Holder(local),
+            (Holder::Us(..), Some(local)) if local.mode == Mode::Register => {
+                ContestRole::Holder(local)
+            }
             (Holder::Other(version, party), Some(local)) => {
-                let holder = contest::Holder {
+                let holder = contest::OtherHolder {
                     party,
                     version,
                     known: self.claim.known,
@@ -130,18 +132,18 @@ impl Entry {
                 };
                 let is_void = cx.nodes.is_void(party, holder.known);
                 if is_void && !contest::may_take_over(local) {
-                    Role::None
+                    ContestRole::None
                 } else {
-                    Role::Contender(local, holder)
+                    ContestRole::Contender(local, holder)
                 }
             }
-            (Holder::Absent | Holder::Other(..) | Holder::Unusable, None) => Role::None,
-            (Holder::Absent, Some(local)) if local.mode == Mode::Lookup => Role::None,
-            _ => Role::Undetermined,
+            (Holder::Absent | Holder::Other(..) | Holder::Unusable, None) => ContestRole::None,
+            (Holder::Absent, Some(local)) if local.mode == Mode::Lookup => ContestRole::None,
+            _ => ContestRole::Undetermined,
         }
     }
 
-    /// Draws conclusions that outlast this moment. Before [`Self::plan`].
+    /// Draws the conclusions that are kept. To be called before [`Self::plan`].
     pub(super) fn progress(&mut self, cx: &Context<'_>) {
         let Some(local) = self.local.clone() else {
             if cx.is_complete {
@@ -153,10 +155,10 @@ impl Entry {
         let is_reported = self.reported.as_ref().is_some_and(|r| r.is_reporter);
         let mut contest = std::mem::take(&mut self.contest);
         match self.role(cx) {
-            Role::Contender(_, holder) => {
+            ContestRole::Contender(_, holder) => {
                 contest.progress(self.stored(), Some(&holder), &local, is_reported, cx);
             }
-            Role::Holder(_) | Role::None => {
+            ContestRole::Holder(_) | ContestRole::None => {
                 contest.end();
                 let id = self.conflict.spec().map(|spec| spec.conflict_id);
                 let is_known = cx.is_listed && !self.conflict.is_stale;
@@ -164,7 +166,7 @@ impl Entry {
                     .proof
                     .filter(|proof| is_reported && (!is_known || Some(proof.conflict) == id));
             }
-            Role::Undetermined => {
+            ContestRole::Undetermined => {
                 let proof = contest.proof;
                 let is_of_local = |proof: &Proof| {
                     let pair = proof.pair.as_ref();
@@ -203,14 +205,16 @@ impl Entry {
         }
         plan.wake = self.claim.next_read(self.local.as_ref());
         match self.role(cx) {
-            Role::Undetermined => return plan,
-            Role::Holder(local) => self.plan_as_holder(local, &mut plan, cx),
-            Role::Contender(local, holder) => self.plan_as_contender(local, &holder, &mut plan, cx),
-            Role::None => {
+            ContestRole::Undetermined => return plan,
+            ContestRole::Holder(local) => self.plan_as_holder(local, &mut plan, cx),
+            ContestRole::Contender(local, holder) => {
+                self.plan_as_contender(local, &holder, &mut plan, cx)
+            }
+            ContestRole::None => {
                 let change = self
                     .conflict
                     .spec()
-                    .and_then(|spec| holder::leave(spec, self.conflict.known, cx));
+                    .and_then(|spec| holder::write_as_leaver(spec, self.conflict.known, cx));
                 self.plan_change(change, &mut plan, cx);
             }
         }
@@ -237,20 +241,20 @@ impl Entry {
             return;
         };
         let is_proven = self.contest.proof.is_some();
-        let change = holder::hold(spec, self.conflict.known, local, is_proven, cx);
+        let change = holder::write_as_holder(spec, self.conflict.known, local, is_proven, cx);
         self.plan_change(change, plan, cx);
     }
 
     fn plan_as_contender(
         &self,
         local: &LocalClaim,
-        holder: &contest::Holder<'_>,
+        holder: &contest::OtherHolder<'_>,
         plan: &mut Plan,
         cx: &Context<'_>,
     ) {
         let proof = self.contest.proof.as_deref();
-        let asks = match self.contest.course(self.stored(), holder, local, cx) {
-            Course::Void => {
+        let asks = match self.contest.next_step(self.stored(), holder, local, cx) {
+            ContestStep::Void => {
                 let claim = super::objects::ClaimSpec {
                     address: cx.subject,
                     party: local.party.clone(),
@@ -259,8 +263,8 @@ impl Entry {
                 plan.request = Some((Priority::Urgent, request));
                 return;
             }
-            Course::Full => return,
-            Course::ReadNode => {
+            ContestStep::Full => return,
+            ContestStep::ReadNode => {
                 if !cx.nodes.is_in_flight(&holder.party.node) {
                     let request = Request::GetNode(holder.party.node.clone());
                     plan.request = Some((Priority::Urgent, request));
@@ -268,13 +272,13 @@ impl Entry {
                 }
                 false
             }
-            Course::Wait(until) => {
+            ContestStep::Wait(until) => {
                 plan.wake_at(until);
                 false
             }
-            Course::Ask => true,
-            // Of a holder that has left since.
-            Course::Proven(_) => proof.is_none(),
+            ContestStep::Ask => true,
+            // It was proven against a holder that has left since.
+            ContestStep::Proven(_) => proof.is_none(),
         };
         self.write(local, holder, proof, asks, plan, cx);
     }
@@ -282,14 +286,14 @@ impl Entry {
     fn write(
         &self,
         local: &LocalClaim,
-        holder: &contest::Holder<'_>,
+        holder: &contest::OtherHolder<'_>,
         proof: Option<&Proof>,
         asks: bool,
         plan: &mut Plan,
         cx: &Context<'_>,
     ) {
         let current = self.conflict.spec();
-        let desired = contest::contend(current, holder, local, proof, asks, cx);
+        let desired = contest::write_as_contender(current, holder, local, proof, asks, cx);
         if current == Some(&desired) || self.conflict.is_without_effect(&desired) {
             return;
         }
@@ -305,18 +309,19 @@ impl Entry {
         plan.request = Some((Priority::Urgent, request));
     }
 
-    fn plan_change(&self, change: Option<Change>, plan: &mut Plan, cx: &Context<'_>) {
+    fn plan_change(&self, change: Option<ConflictWrite>, plan: &mut Plan, cx: &Context<'_>) {
         let (Some(stored), Some(change)) = (&self.conflict.stored, change) else {
             return;
         };
-        if matches!(&change, Change::Replace(spec) if self.conflict.is_without_effect(spec)) {
+        if matches!(&change, ConflictWrite::Replace(spec) if self.conflict.is_without_effect(spec))
+        {
             return;
         }
         plan.drops_reporter = holder::drops_reporter(&stored.spec, &change, cx);
         let version = stored.version.clone();
         let request = match change {
-            Change::Replace(spec) => Request::ReplaceConflict(version, spec),
-            Change::Delete => Request::DeleteConflict(version),
+            ConflictWrite::Replace(spec) => Request::ReplaceConflict(version, spec),
+            ConflictWrite::Delete => Request::DeleteConflict(version),
         };
         plan.request = Some((Priority::Urgent, request));
     }

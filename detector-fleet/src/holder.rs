@@ -1,4 +1,4 @@
-//! What a node that holds the `IPClaim`, or has left the conflict, writes into the `IPConflict`.
+//! What a node writes into the `IPConflict` while it holds the `IPClaim`, or after it has left the conflict.
 
 use detector_engine::LeaveReason;
 
@@ -11,33 +11,33 @@ use super::{
 
 /// What is done with an `IPConflict`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum ConflictWrite {
     Replace(ConflictSpec),
     Delete,
 }
 
-/// As its holder: confirms what contenders ask, because `local` lives at this moment, and removes those that are no more. A conflict of
-/// others it leaves to them: contenders name it as soon as they have read the claim.
-pub(super) fn hold(
+/// The write of the holder: confirms the questions of contenders, because `local` is alive at this moment, and removes contenders
+/// that are gone. A conflict that does not name this node is left alone: contenders name it as soon as they have read the claim.
+pub(super) fn write_as_holder(
     current: &ConflictSpec,
     known: u64,
     local: &LocalClaim,
     is_proven: bool,
     cx: &Context<'_>,
-) -> Option<Change> {
+) -> Option<ConflictWrite> {
     if !takes_part(current, cx) {
         return None;
     }
     let mut contenders = others(current, known, cx);
     if contenders.is_empty() {
-        return Some(Change::Delete);
+        return Some(ConflictWrite::Delete);
     }
     for contender in &mut contenders {
         contender.confirmed = contender.asked;
     }
     let mut claimants = vec![ConflictClaimant {
         party: local.party.clone(),
-        // Promoted from contender, it goes on reporting.
+        // A contender that became the holder continues to report.
         active: is_proven,
         terminating: local.terminating,
         rightful: local.rightful,
@@ -47,8 +47,12 @@ pub(super) fn hold(
     change(current, claimants, cx)
 }
 
-/// As a node that does not have the address any more, and holds no `IPClaim`.
-pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Option<Change> {
+/// The write of a node that no longer has the address and holds no `IPClaim`.
+pub(super) fn write_as_leaver(
+    current: &ConflictSpec,
+    known: u64,
+    cx: &Context<'_>,
+) -> Option<ConflictWrite> {
     let first = current.claimants.first()?;
     if !takes_part(current, cx) {
         return None;
@@ -56,7 +60,7 @@ pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Opt
     let mut others = others(current, known, cx);
     if first.party.node == cx.me.node {
         if others.is_empty() {
-            return Some(Change::Delete);
+            return Some(ConflictWrite::Delete);
         }
         // The contenders watch the conflict only: this is how they learn that the claim is free.
         let mut me = first.clone();
@@ -70,7 +74,7 @@ pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Opt
         .first()
         .is_some_and(|c| c.party.node == first.party.node);
     if others.len() <= usize::from(is_holder_first) {
-        return Some(Change::Delete);
+        return Some(ConflictWrite::Delete);
     }
     if !is_holder_first {
         others.insert(0, first.clone());
@@ -79,11 +83,15 @@ pub(super) fn leave(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Opt
 }
 
 /// Whether `change` takes away the claimant that has reported the conflict, and nobody is left to report its end.
-pub(super) fn drops_reporter(current: &ConflictSpec, change: &Change, cx: &Context<'_>) -> bool {
+pub(super) fn drops_reporter(
+    current: &ConflictSpec,
+    change: &ConflictWrite,
+    cx: &Context<'_>,
+) -> bool {
     let had = reporter(current).is_some_and(|c| c.party.node != cx.me.node);
     had && match change {
-        Change::Replace(spec) => reporter(spec).is_none(),
-        Change::Delete => true,
+        ConflictWrite::Replace(spec) => reporter(spec).is_none(),
+        ConflictWrite::Delete => true,
     }
 }
 
@@ -91,7 +99,7 @@ fn takes_part(current: &ConflictSpec, cx: &Context<'_>) -> bool {
     current.claimants.iter().any(|c| c.party.node == cx.me.node)
 }
 
-/// Those that take part besides this node.
+/// The claimants other than this node that take part.
 fn others(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Vec<ConflictClaimant> {
     let is_live = |c: &&ConflictClaimant| {
         c.left.is_none() && c.party.node != cx.me.node && !cx.nodes.is_void(&c.party, known)
@@ -103,11 +111,11 @@ fn change(
     current: &ConflictSpec,
     claimants: Vec<ConflictClaimant>,
     cx: &Context<'_>,
-) -> Option<Change> {
+) -> Option<ConflictWrite> {
     let desired = ConflictSpec {
         claimants,
         ..current.clone()
     };
     let desired = completed(desired, cx.wall);
-    (desired != *current).then_some(Change::Replace(desired))
+    (desired != *current).then_some(ConflictWrite::Replace(desired))
 }

@@ -44,12 +44,12 @@ use objects::{ConflictSpec, Party};
 pub use requests::{Call, CallId, NodeState, Outcome, Request, Stored, Version};
 pub use subject::{NotASubject, Subject};
 
-/// This agent.
+/// The identity of this agent: its node and the node's boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The node's name.
     pub node: String,
-    /// The node's boot.
+    /// The id of the node's boot.
     pub boot_id: String,
 }
 
@@ -62,14 +62,14 @@ pub struct Settings {
     pub confirmation: Duration,
 }
 
-/// What this node has.
+/// A claim of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalClaim {
     /// Who claims it; [`Protocol::set_local`] sets its node and boot.
     pub party: Party,
     /// When the claim began: claims of one address that differ in it are not the same claim.
     pub began: Timestamp,
-    /// Its pod is being deleted.
+    /// Whether its pod is being deleted.
     pub terminating: bool,
     /// Whether records give its pod the address; `None` if none is known.
     pub rightful: Option<bool>,
@@ -82,18 +82,18 @@ pub struct LocalClaim {
 pub enum Mode {
     /// An `IPClaim` is created.
     Register,
-    /// The `IPClaim` of others is read. For an address that a pod has assigned to itself, which must not take it from others.
+    /// The `IPClaim` of others is read. For addresses that pods assigned to themselves: these must not take them from others.
     Lookup,
 }
 
-/// What the driver does besides sending requests, in this order.
+/// What the driver does in addition to sending requests, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// This agent reports the conflict now. Again for each change of what it contains.
+    /// Report the conflict. Repeated for each change of its contents.
     Report(Box<Report>),
-    /// Replaces what the journal has of this subject. It has to be durable before the next request is taken.
+    /// Replace the journal's record of this subject. It has to be durable before the next request is taken.
     Remember(Box<Memory>),
-    /// The journal needs nothing of this subject any more.
+    /// Remove the journal's record of this subject.
     Forget(Subject),
 }
 
@@ -101,9 +101,9 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
-    /// It may be registered in this node's name.
+    /// The subject, which may be registered in this node's name.
     pub subject: Subject,
-    /// The conflict that this agent has reported, if it sends the events about it and it is not over.
+    /// The open conflict that this agent has reported, if it is the one that sends the events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Box<ConflictSpec>>,
 }
@@ -111,14 +111,14 @@ pub struct Memory {
 /// The state of a fleet conflict with a claimant on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The conflict; of a resolved one, those that left have the reason. The holder of the `IPClaim` comes first.
+    /// The conflict, the holder of the `IPClaim` first. Once it is resolved, each claimant that left has the reason.
     pub conflict: ConflictSpec,
-    /// It is over, for this node.
+    /// Whether it is over, as far as this node is concerned.
     pub is_resolved: bool,
     /// Whether this agent, and no other, sends the events about it. An agent that was the reporter and is no longer reports the conflict
     /// resolved as the reporter, and then open again as another claimant.
     pub is_reporter: bool,
-    /// This agent has reported it open before in the same role, perhaps before a restart.
+    /// Whether this agent has reported it as open before in the same role, perhaps before a restart.
     pub is_update: bool,
     /// When this node's claim began, from which the latency is measured; zero if it is not known after a restart.
     pub began: Timestamp,
@@ -129,14 +129,14 @@ pub struct Report {
 pub struct Counts {
     /// Subjects that are registered in this node's name.
     pub registered: usize,
-    /// Local claims to be registered that are not yet, neither in this node's name nor found to be another's.
+    /// Local claims that still have to be registered: neither in this node's name, nor known to be another node's.
     pub unregistered: usize,
     /// Local claims whose `IPClaim` belongs to another node.
     pub contested: usize,
-    /// Subjects of which a request waits to be sent, for its time or for the pacing.
+    /// Subjects with a request that waits to be sent, for its time or for the pacing.
     pub waiting: usize,
     /// Open conflicts in which this node takes part.
     pub conflicts: usize,
-    /// Objects of the registry that were not used, since the start: another subject has the name, or too many name this node.
+    /// Objects of the registry that were ignored since the start: another subject has the name, or too many name this node.
     pub unusable_objects: u64,
 }

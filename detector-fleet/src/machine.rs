@@ -1,4 +1,4 @@
-//! The state machine: inputs change an entry, and every change is followed by a look at what the entry needs next.
+//! The state machine: inputs change an entry, and after every change the entry's next request is planned again.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use detector_event::WallTime;
 use super::{
     Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
     Subject, Version,
-    answers::Flight,
+    answers::PendingCall,
     claim::{ClaimBelief, Holder},
-    conflict::{bound_party, is_first, usable},
+    conflict::{bound_party, is_first, sanitized},
     contest::Proof,
     context::Context,
     entry::{Entry, Plan},
@@ -36,11 +36,11 @@ pub struct Protocol {
     /// `metadata.uid` of this agent's Node; `None` if it does not exist. Not known before the watch has it.
     own_node: Option<Option<String>>,
     pub(super) queue: Queue,
-    pub(super) flights: BTreeMap<CallId, Flight>,
+    pub(super) pending_calls: BTreeMap<CallId, PendingCall>,
     pub(super) next_call: u64,
     /// Entries with a local claim.
     locals: usize,
-    /// While a list is in progress: the versions that it has of the subjects with an entry.
+    /// While a list is in progress: its versions of the subjects that have an entry.
     listing: Option<BTreeMap<Subject, Version>>,
     is_complete: bool,
     is_listed: bool,
@@ -49,7 +49,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Of a fresh agent. `seed` decides the jitter of repetitions and the ids of conflicts.
+    /// A state machine that knows nothing yet. `seed` decides the jitter of repetitions and the ids of conflicts.
     #[must_use]
     pub fn new(identity: Identity, settings: Settings, seed: u64) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Protocol {
             nodes: Nodes::default(),
             own_node: None,
             queue: Queue::default(),
-            flights: BTreeMap::new(),
+            pending_calls: BTreeMap::new(),
             next_call: 0,
             locals: 0,
             listing: None,
@@ -71,7 +71,7 @@ impl Protocol {
         }
     }
 
-    /// What the previous run remembered. Before everything else.
+    /// Restores what the previous run remembered. To be called before everything else.
     pub fn restore(&mut self, now: Timestamp, memories: Vec<Memory>) {
         for memory in memories {
             let mut entry = Box::new(Entry::new(ClaimBelief::restored(now)));
@@ -92,7 +92,7 @@ impl Protocol {
         }
     }
 
-    /// What this node has of the subject now; `None`: nothing any more.
+    /// This node's claim on the subject changed; `None`: it ended.
     pub fn set_local(&mut self, now: Timestamp, subject: Subject, claim: Option<LocalClaim>) {
         let claim = claim.map(|mut claim| {
             claim.party.node.clone_from(&self.me.node);
@@ -126,7 +126,7 @@ impl Protocol {
         self.refresh(subject, now);
     }
 
-    /// Everything that this node has was set. Before, nothing is deleted that an earlier run registered.
+    /// All claims of this node have been set. Until then nothing is deleted that an earlier run registered.
     pub fn local_is_complete(&mut self, now: Timestamp) {
         if !self.is_complete {
             self.is_complete = true;
@@ -134,8 +134,8 @@ impl Protocol {
         }
     }
 
-    /// The uid of this agent's Node; `None` if it does not exist. If it was deleted, or deleted and made again, the claims that it owned
-    /// are garbage-collected while the pods live.
+    /// The uid of this agent's Node changed; `None` if the Node does not exist. If it was deleted, perhaps created again, the claims
+    /// that it owned are garbage-collected although the pods are alive.
     pub fn own_node_changed(&mut self, now: Timestamp, uid: Option<String>) {
         let before = self.own_node.replace(uid);
         if before.is_none_or(|before| Some(before) == self.own_node) {
@@ -155,7 +155,7 @@ impl Protocol {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// All of the list was there.
+    /// The list is complete.
     pub fn list_ends(&mut self, now: Timestamp) {
         let listed = self.listing.take().unwrap_or_default();
         self.is_listed = true;
@@ -172,7 +172,7 @@ impl Protocol {
     /// An `IPConflict` of scope `fleet` was created or changed.
     pub fn conflict_changed(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
         let subject = conflict.spec.address;
-        let Some(conflict) = usable(conflict, &subject) else {
+        let Some(conflict) = sanitized(conflict, &subject) else {
             self.unusable += 1;
             return;
         };
@@ -225,8 +225,8 @@ impl Protocol {
         self.refresh(subject, now);
     }
 
-    /// The next request, if any is due. `None` also while there are effects: they are taken first. `wall` is the time for people in what
-    /// is written.
+    /// The next request, if one is due. `None` while there are effects, which have to be taken first. `wall` is the time that is
+    /// written for people.
     pub fn next_request(&mut self, now: Timestamp, wall: WallTime) -> Option<Call> {
         while let Some(subject) = self.queue.pop_due(now) {
             self.refresh(subject, now);
@@ -262,8 +262,8 @@ impl Protocol {
             if let Request::GetNode(node) = request {
                 self.nodes.sent(node);
             }
-            let flight = Flight::new(subject, entry, &plan, request, now);
-            self.flights.insert(id, flight);
+            let pending = PendingCall::new(subject, entry, &plan, request, now);
+            self.pending_calls.insert(id, pending);
             let request = plan.request?.1;
             return Some(Call {
                 id,
@@ -283,12 +283,12 @@ impl Protocol {
         self.queue.next_timer()
     }
 
-    /// What is to be done besides requests, in order.
+    /// Takes what has to be done in addition to requests, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// For metrics and health.
+    /// The numbers for metrics and health.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let count =
@@ -313,14 +313,14 @@ impl Protocol {
         }
     }
 
-    /// Looks at what the entry needs: effects at once, its next request in the queue. Returns whether one may be sent now.
+    /// Plans what the entry needs: appends its effects, and queues its next request. Returns whether one may be sent now.
     pub(super) fn refresh(&mut self, subject: Subject, now: Timestamp) -> bool {
         let Some(entry) = self.entries.get_mut(&subject) else {
             self.queue.remove(&subject);
             return false;
         };
         for party in entry.polled(&self.me.node) {
-            self.nodes.want(&party.node, now, &mut self.rng);
+            self.nodes.poll(&party.node, now, &mut self.rng);
         }
         let cx = Context {
             subject,

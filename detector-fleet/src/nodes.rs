@@ -1,4 +1,4 @@
-//! What is known of other Nodes. Read per node, not per conflict: a podCIDR that two nodes have is a hundred conflicts.
+//! What is known about other Nodes. Each is read once, not once per conflict: a podCIDR that two nodes have is a hundred conflicts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,66 +8,66 @@ use super::{NodeState, objects::Party, pace::jitter};
 
 /// How often the Node of the other side of an open conflict is read.
 const POLL: Duration = Duration::from_secs(60);
-/// A Node that no conflict needed for so long is no longer remembered.
+/// A Node that no conflict has needed for this long is forgotten.
 const UNUSED: Duration = Duration::from_secs(600);
-/// Nodes beyond which those are dropped.
+/// Beyond this number of Nodes, unused ones are forgotten.
 const MANY: usize = 256;
 
 /// A Node as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum View {
-    /// There is none.
+pub(super) enum NodeView {
+    /// The Node does not exist.
     Gone,
-    /// It cannot be read, by permission.
+    /// The agent may not read it.
     Unreadable,
-    /// It is there.
+    /// The Node exists.
     There(NodeState),
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
-    view: Option<Read>,
+struct TrackedNode {
+    view: Option<ReadView>,
     next_poll: Timestamp,
-    wanted: Timestamp,
+    needed_at: Timestamp,
     is_in_flight: bool,
 }
 
 /// A view, and when its request was sent.
 #[derive(Clone, Debug)]
-struct Read {
-    view: View,
+struct ReadView {
+    view: NodeView,
     sent: Timestamp,
     /// The number of its call.
     call: u64,
 }
 
-/// The Nodes of others in open conflicts.
+/// The Nodes of other claimants in open conflicts.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, TrackedNode>,
 }
 
 impl Nodes {
     /// Starts polling `node`.
-    pub(super) fn want(&mut self, node: &str, now: Timestamp, rng: &mut fastrand::Rng) {
+    pub(super) fn poll(&mut self, node: &str, now: Timestamp, rng: &mut fastrand::Rng) {
         if let Some(entry) = self.entries.get_mut(node) {
-            entry.wanted = now;
+            entry.needed_at = now;
             return;
         }
         if self.entries.len() >= MANY {
             self.entries
-                .retain(|_, entry| entry.is_in_flight || now.since(entry.wanted) < UNUSED);
+                .retain(|_, entry| entry.is_in_flight || now.since(entry.needed_at) < UNUSED);
         }
-        let entry = Entry {
+        let entry = TrackedNode {
             view: None,
             next_poll: now + jitter(POLL, rng),
-            wanted: now,
+            needed_at: now,
             is_in_flight: false,
         };
         self.entries.insert(node.to_owned(), entry);
     }
 
-    /// When `node` is to be read for the poll. `None` while it is being read, and of a node that is not wanted.
+    /// When `node` is polled next; `None` while it is being read, and if it is not polled.
     pub(super) fn poll_at(&self, node: &str) -> Option<Timestamp> {
         let entry = self.entries.get(node)?;
         (!entry.is_in_flight).then_some(entry.next_poll)
@@ -81,20 +81,20 @@ impl Nodes {
     }
 
     /// The view that was requested at `since` or later.
-    pub(super) fn view_since(&self, node: &str, since: Timestamp) -> Option<&View> {
+    pub(super) fn view_since(&self, node: &str, since: Timestamp) -> Option<&NodeView> {
         let read = self.entries.get(node)?.view.as_ref()?;
         (read.sent >= since).then_some(&read.view)
     }
 
-    /// Whether `party` is no more: its Node is gone or has booted again. Only a view counts whose call is `since` or later, so that an
-    /// older view does not condemn what was registered after a boot.
+    /// Whether `party` is void: its Node is gone or has booted again. Only a view that was requested with call `since` or later counts,
+    /// so that an older view does not void what was registered after a boot.
     pub(super) fn is_void(&self, party: &Party, since: u64) -> bool {
         let read = self.entries.get(&party.node).and_then(|e| e.view.as_ref());
         match read {
             Some(read) if read.call >= since => match &read.view {
-                View::Gone => true,
-                View::Unreadable => false,
-                View::There(state) => {
+                NodeView::Gone => true,
+                NodeView::Unreadable => false,
+                NodeView::There(state) => {
                     !state.boot_id.is_empty()
                         && !party.boot_id.is_empty()
                         && state.boot_id != party.boot_id
@@ -120,7 +120,7 @@ impl Nodes {
     pub(super) fn answered(
         &mut self,
         node: &str,
-        view: View,
+        view: NodeView,
         (call, sent): (u64, Timestamp),
         now: Timestamp,
         rng: &mut fastrand::Rng,
@@ -128,7 +128,7 @@ impl Nodes {
         if let Some(entry) = self.entries.get_mut(node) {
             entry.is_in_flight = false;
             entry.next_poll = now + jitter(POLL, rng);
-            entry.view = Some(Read { view, sent, call });
+            entry.view = Some(ReadView { view, sent, call });
         }
     }
 }

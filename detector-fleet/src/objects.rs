@@ -31,8 +31,8 @@ pub const NODE_LABEL: &str = "node.ipconflict.io/";
 /// The longest name of a label behind the prefix, in bytes.
 const LABEL_NAME: usize = 63;
 
-/// The label of the `IPConflict`s that name `node`. Names of Nodes are longer than those of labels may be: of such a name, the beginning
-/// and a hash.
+/// The label of the `IPConflict`s that name `node`. A Node's name that is too long for a label is shortened to its beginning and a
+/// hash.
 #[must_use]
 pub fn node_label(node: &str) -> String {
     if node.len() <= LABEL_NAME {
@@ -47,14 +47,14 @@ pub fn node_label(node: &str) -> String {
     format!("{NODE_LABEL}{begin}-{hash}")
 }
 
-/// Who has an address or a range: a pod device of a node, or the node itself (of a range). Kept small: a cluster has one for each
+/// Who has an address or a range: a pod device of a node, or for a range the node itself. Kept small: a cluster has one for each
 /// address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Party {
     /// The node's name.
     pub node: String,
-    /// The node's boot (`/proc/sys/kernel/random/boot_id`, and `status.nodeInfo.bootID` of the Node). Of another boot, a claim is void.
+    /// The node's boot (`/proc/sys/kernel/random/boot_id`, and `status.nodeInfo.bootID` of the Node). A claim from another boot is void.
     pub boot_id: String,
     /// The pod device; empty for a range.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -112,7 +112,7 @@ pub struct ConflictSpec {
     pub address: Subject,
     /// The id in events.
     pub conflict_id: ConflictId,
-    /// Its kind.
+    /// Which kind of conflict it is.
     #[serde(with = "names::name")]
     pub kind: ConflictKind,
     /// Whether the claimants are on different nodes.
@@ -135,12 +135,12 @@ pub struct ConflictSpec {
     /// The pods of the claimants, for the column.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pods: String,
-    /// The holder of the `IPClaim` first, then the contenders in the order in which they came. Of a node-local conflict, all claimants.
+    /// The holder of the `IPClaim` first, then the contenders in the order in which they joined. In a node-local conflict, all claimants.
     pub claimants: Vec<ConflictClaimant>,
 }
 
 impl ConflictSpec {
-    /// The labels by which agents select what names their node, whether it has left or not, and people what they look for.
+    /// The labels by which agents select the conflicts that name their node, even if it has left, and people those that they look for.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, String> {
         let nodes = self.claimants.iter().map(|c| c.party.node.as_str());
@@ -162,7 +162,7 @@ impl ConflictSpec {
 pub enum ConflictState {
     /// The holder has not confirmed yet, or a handover is possible.
     Suspected,
-    /// Reported.
+    /// It is reported.
     Active,
 }
 
@@ -173,27 +173,28 @@ pub struct ConflictClaimant {
     /// Who it is.
     #[serde(flatten)]
     pub party: Party,
-    /// Of a contender: how often it has asked the holder whether it still has the address. Only the contender's agent writes it.
+    /// Contenders only: the number of the last question to the holder whether it still has the address. Only the contender's agent
+    /// writes it.
     #[serde(skip_serializing_if = "is_zero")]
     pub asked: u32,
-    /// Of a contender: the `asked` that the holder's agent confirmed. Only the holder's agent writes it. Equal to `asked`, both had the
-    /// address at the time of the confirmation.
+    /// Contenders only: the `asked` that the holder's agent confirmed. Only the holder's agent writes it. If it equals `asked`, both had
+    /// the address at the time of the confirmation.
     #[serde(skip_serializing_if = "is_zero")]
     pub confirmed: u32,
-    /// Of a contender: its agent reports the conflict.
+    /// Whether its agent has proven the conflict. The first such claimant reports it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub active: bool,
-    /// Of the holder: its pod is being deleted.
+    /// Whether its pod is being deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
-    /// Of the holder: why it is counted without a confirmation, for people.
+    /// Holder only: why it counts without a confirmation, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconfirmed_because: Option<String>,
-    /// Of a conflict between nodes: whether records on its node give it the address; `None` if none is known there. Only its own agent
-    /// writes it.
+    /// Conflicts between nodes only: whether records on its node give it the address; `None` if no record is known there. Only its own
+    /// agent writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rightful: Option<bool>,
-    /// It no longer has the address.
+    /// Why it no longer has the address; `None` while it has it.
     #[serde(with = "names::optional_name", skip_serializing_if = "Option::is_none")]
     pub left: Option<LeaveReason>,
 }

@@ -43,7 +43,7 @@ impl Pace {
         }
     }
 
-    /// It failed.
+    /// The request failed: the next one waits.
     pub(super) fn failed(&mut self, now: Timestamp, rng: &mut fastrand::Rng) {
         self.failures = self.failures.saturating_add(1);
         self.not_before = self.not_before.max(now + backoff(self.failures, rng));
@@ -55,13 +55,13 @@ impl Pace {
         self.rejected_until = None;
     }
 
-    /// The server answered that repeating it makes no difference for now.
+    /// The server rejected the request: repeating it makes no difference for now.
     pub(super) fn rejected(&mut self, now: Timestamp, rng: &mut fastrand::Rng) {
         self.failures = 0;
         self.rejected_until = Some(now + jitter(REJECTED, rng));
     }
 
-    /// The next request has other content than one that was rejected.
+    /// The next request differs from the one that was rejected.
     pub(super) fn content_changed(&mut self) {
         self.rejected_until = None;
     }

@@ -6,7 +6,7 @@ use detector_engine::Timestamp;
 
 use crate::Subject;
 
-/// So many urgent requests are sent for each plain one while both wait: a flood of conflicts does not stop registration.
+/// How many urgent requests are sent for each plain one while both wait, so that a flood of conflicts does not stop registration.
 const URGENT_PER_PLAIN: u8 = 3;
 
 /// How soon a request is needed.
@@ -37,7 +37,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// `subject` has a request now. One that waits already keeps its place in the order.
+    /// Queues the request of `subject`. One that waits already keeps its place.
     pub(super) fn ready(&mut self, subject: Subject, priority: Priority) {
         if matches!(self.places.get(&subject), Some(Place::Ready(at, _)) if *at == priority) {
             return;
@@ -49,7 +49,7 @@ impl Queue {
         self.places.insert(subject, Place::Ready(priority, number));
     }
 
-    /// `subject` is looked at again at this time.
+    /// Plans `subject` again at this time.
     pub(super) fn at(&mut self, subject: Subject, time: Timestamp) {
         self.remove(&subject);
         self.timers.insert((time, subject));

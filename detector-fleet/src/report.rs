@@ -1,4 +1,4 @@
-//! What this agent reports of a conflict, derived from the stored one.
+//! What this agent reports about a conflict, derived from the stored object.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use detector_engine::{LeaveReason, Timestamp};
 use super::{
     Effect, Memory, Report,
     conflict::{claimant, reporter},
-    contest::{Theirs, may_be_handover},
+    contest::{ClaimIdentity, may_be_handover},
     context::Context,
     entry::Entry,
     objects::{ConflictClaimant, ConflictSpec, ConflictState},
@@ -19,16 +19,16 @@ pub(super) struct Reported {
     pub(super) conflict: ConflictSpec,
     pub(super) is_reporter: bool,
     pub(super) began: Timestamp,
-    /// Before a restart: the rest of the agent does not know it yet.
+    /// Whether it was reported before a restart: the rest of the agent does not know it yet.
     pub(super) is_restored: bool,
-    /// The claims in it that were no handover of this node's claim. They remain in conflict while their pods are deleted.
-    opponents: BTreeSet<Theirs>,
+    /// The claims in it that were not a handover. They remain in conflict while their pods are being deleted.
+    opponents: BTreeSet<ClaimIdentity>,
 }
 
 impl Reported {
-    /// What the previous run of this agent, on node `me`, had reported last.
+    /// Restores the last report of the previous run of this agent, on node `me`.
     pub(super) fn restored(conflict: ConflictSpec, me: &str) -> Self {
-        let opponents = others(&conflict, me).map(|c| Theirs::of(&c.party));
+        let opponents = others(&conflict, me).map(|c| ClaimIdentity::of(&c.party));
         Self {
             opponents: opponents.collect(),
             conflict,
@@ -40,7 +40,7 @@ impl Reported {
 }
 
 impl Report {
-    /// What the previous run of this agent had reported last, if it was open.
+    /// The last report of the previous run of this agent, if the conflict was open.
     #[must_use]
     pub fn restored(memory: &Memory) -> Option<Self> {
         let conflict = memory.reported.as_deref()?;
@@ -65,7 +65,7 @@ impl Entry {
 
     fn report_changes(&mut self, cx: &Context<'_>, effects: &mut Vec<Effect>) {
         let is_known = if self.local.is_some() {
-            // What is to be read again decides nothing. The end of the own claim does, even while the server is away.
+            // A stale belief decides nothing. The end of the own claim does, even while the server is away.
             cx.is_listed && !self.conflict.is_stale
         } else {
             cx.is_complete
@@ -114,7 +114,11 @@ impl Entry {
     }
 
     /// The conflict as reported, and whether this agent is the reporter. `None` if it is not active, or over for this node.
-    fn open(&self, opponents: &BTreeSet<Theirs>, cx: &Context<'_>) -> Option<(ConflictSpec, bool)> {
+    fn open(
+        &self,
+        opponents: &BTreeSet<ClaimIdentity>,
+        cx: &Context<'_>,
+    ) -> Option<(ConflictSpec, bool)> {
         self.local.as_ref()?;
         let spec = self.conflict.spec()?;
         claimant(spec, &cx.me.node)?;
@@ -125,11 +129,11 @@ impl Entry {
         let is_reporter = reporter(spec)?.party.node == cx.me.node;
         let proof = self.contest.proof.as_ref();
         let is_proven = proof.is_some_and(|proof| proof.conflict == spec.conflict_id);
-        // Otherwise a former run of this agent wrote it, for what may have been another claim: it is asked again.
+        // Otherwise an earlier run wrote it, perhaps for another claim: the holder is asked again.
         if is_reporter && !is_proven {
             return None;
         }
-        // What is left may be a handover: it is reported anew if it lasts.
+        // What is left may be a handover: it is reported again if it lasts.
         if is_reporter && opponents.is_empty() {
             return None;
         }
@@ -142,7 +146,7 @@ impl Entry {
     }
 
     /// The claims that are in conflict with this node's and not a handover.
-    fn opponents(&self, cx: &Context<'_>) -> BTreeSet<Theirs> {
+    fn opponents(&self, cx: &Context<'_>) -> BTreeSet<ClaimIdentity> {
         let (Some(local), Some(spec)) = (&self.local, self.conflict.spec()) else {
             return BTreeSet::new();
         };
@@ -154,7 +158,7 @@ impl Entry {
         let proven = proven.filter(|pair| pair.ours == local.began);
         let mut opponents = BTreeSet::new();
         for c in others(spec, &cx.me.node) {
-            let theirs = Theirs::of(&c.party);
+            let theirs = ClaimIdentity::of(&c.party);
             if !may_be_handover(local, c)
                 || reported.is_some_and(|reported| reported.opponents.contains(&theirs))
                 || proven.is_some_and(|pair| pair.theirs == theirs)
@@ -191,7 +195,7 @@ impl Entry {
     }
 }
 
-/// The claimants besides `me` that have not left.
+/// The claimants other than `me` that have not left.
 fn others<'a>(spec: &'a ConflictSpec, me: &'a str) -> impl Iterator<Item = &'a ConflictClaimant> {
     let is_other = move |c: &&ConflictClaimant| c.left.is_none() && c.party.node != me;
     spec.claimants.iter().filter(is_other)

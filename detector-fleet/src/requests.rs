@@ -30,9 +30,9 @@ pub struct CallId(pub(super) u64);
 /// A request to be sent now. Each gets exactly one answer; without one within the driver's deadline, that is [`Outcome::Failed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Goes back with the answer.
+    /// Has to be returned with the answer.
     pub id: CallId,
-    /// The subject, which gives the object its name ([`Subject::object_name`]). Of no meaning for [`Request::GetNode`].
+    /// The subject, which gives the object its name ([`Subject::object_name`]). Meaningless for [`Request::GetNode`].
     pub subject: Subject,
     /// What is requested.
     pub request: Request,
@@ -61,7 +61,7 @@ pub enum Request {
     GetNode(String),
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Created, read or replaced: the claim as it is now.
@@ -70,7 +70,7 @@ pub enum Outcome {
     Conflict(Stored<ConflictSpec>),
     /// Deleted.
     Deleted,
-    /// The Node as far as it matters here.
+    /// The state of the Node.
     Node(NodeState),
     /// There is no such object.
     NotFound,
@@ -80,12 +80,12 @@ pub enum Outcome {
     Outdated,
     /// The server refuses the content or the permission; repeating it makes no difference for now.
     Rejected,
-    /// No answer, or one that says to try again later: it may or may not have taken effect, also after this moment, but not later than
-    /// a minute from now.
+    /// No answer, or one that asks to try again later: the request may have taken effect, or may still take effect within a minute from
+    /// now.
     Failed,
 }
 
-/// A Node as far as it matters here.
+/// The part of a Node that the protocol uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
     /// `metadata.uid`.

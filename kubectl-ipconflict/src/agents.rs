@@ -1,4 +1,4 @@
-//! Which agents there are, by the API server.
+//! Finds the agents of a cluster through the API server.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -19,7 +19,7 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What an agent answered.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AgentAnswer {
     pub(super) overview: Overview,
     pub(super) status: AgentStatus,
     /// The claims of the address that was asked for.
@@ -28,17 +28,17 @@ pub(super) struct Answer {
 
 /// A node whose agent was asked.
 #[derive(Debug)]
-pub(super) struct AskedNode {
+pub(super) struct NodeAnswer {
     pub(super) agent: NodeAgent,
     /// The answer, or why there is none.
-    pub(super) answer: Result<Answer, String>,
+    pub(super) answer: Result<AgentAnswer, String>,
 }
 
 /// The answers of all nodes.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ClusterAnswers {
     /// Ordered by name.
-    pub(super) nodes: Vec<AskedNode>,
+    pub(super) nodes: Vec<NodeAnswer>,
     pub(super) nodes_without: Vec<String>,
     pub(super) nodes_unknown: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(super) async fn ask_all(
     agents: &Agents,
     address: Option<IpAddr>,
     args: &ClusterArgs,
-) -> Asked {
+) -> ClusterAnswers {
     let asking = agents.agents.iter().map(|agent| async move {
         let answer = match &agent.not_running {
             Some(reason) => Err(reason.clone()),
@@ -66,13 +66,13 @@ pub(super) async fn ask_all(
                 answer.map_err(late).flatten()
             }
         };
-        AskedNode {
+        NodeAnswer {
             agent: agent.clone(),
             answer,
         }
     });
     let asking = stream::iter(asking).buffered(args.concurrency.into());
-    Asked {
+    ClusterAnswers {
         nodes: asking.collect().await,
         nodes_without: agents.nodes_without.clone(),
         nodes_unknown: agents.nodes_unknown.clone(),
@@ -84,7 +84,7 @@ async fn ask(
     agent_client: &AgentClient,
     agent: &NodeAgent,
     address: Option<IpAddr>,
-) -> Result<Answer, String> {
+) -> Result<AgentAnswer, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace);
     let port = agent_client.port();
     let forward = pods.portforward(&agent.pod, &[port]).await;
@@ -99,7 +99,7 @@ async fn ask(
             Some(address) => connection.claims(address).await?,
             None => Vec::new(),
         };
-        Ok(Answer {
+        Ok(AgentAnswer {
             overview,
             status,
             claims,

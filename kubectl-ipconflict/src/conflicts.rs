@@ -9,14 +9,14 @@ use detector_event::{
 };
 use serde_json::Value;
 
-use super::{ask::Asked, report::Report};
+use super::{ask::ClusterAnswers, report::Report};
 
 /// Width of the claimants in the table; names beyond it are shortened or counted.
 const CLAIMANTS: usize = 96;
 
 /// What all agents know.
 pub(super) struct Conflicts {
-    asked: Asked,
+    asked: ClusterAnswers,
     /// Newest first.
     conflicts: Vec<Item>,
     /// Newest first.
@@ -24,7 +24,7 @@ pub(super) struct Conflicts {
 }
 
 impl Conflicts {
-    pub(super) fn new(mut asked: Asked) -> Self {
+    pub(super) fn new(mut asked: ClusterAnswers) -> Self {
         let (mut conflicts, mut anomalies) = (Vec::new(), Vec::new());
         for answer in asked
             .nodes

@@ -41,7 +41,7 @@ pub enum PluginError {
     /// No client can be made of the configuration.
     #[error("cannot set up a client for the API server: {0}")]
     Setup(::kube::Error),
-    /// A list of the API server.
+    /// The API server refused or failed a list.
     #[error("cannot list {what}: {reason}")]
     List {
         /// What was listed.
@@ -59,7 +59,7 @@ pub enum PluginError {
         /// The labels.
         selector: String,
     },
-    /// A node that was asked for.
+    /// There is no agent on a node that was named with `--node`.
     #[error("no node named {0} has an agent")]
     NoSuchNode(String),
     /// The settings for the agents are invalid.

@@ -1,20 +1,20 @@
-//! What both kinds of results have in common: which nodes were asked, and what is not known.
+//! What both kinds of results share: which nodes were asked, and what is not known.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use detector_event::{PartReport, Role, clean, counted, text::Colour};
 use serde_json::{Value, json};
 
-use super::ask::{Asked, AskedNode};
+use super::ask::{ClusterAnswers, NodeAnswer};
 
-/// A result.
+/// A result that can be printed.
 pub(super) trait Report {
     fn json(&self) -> Value;
     fn text(&self, colour: Colour) -> String;
     fn exit_code(&self) -> u8;
 }
 
-impl Asked {
+impl ClusterAnswers {
     /// The nodes whose agent answered.
     pub(super) fn answered(&self) -> usize {
         self.nodes.iter().filter(|node| node.answer.is_ok()).count()
@@ -25,10 +25,10 @@ impl Asked {
         self.nodes.len() + self.nodes_without.len()
     }
 
-    /// Why conflicts may exist that are not known, with the nodes that it holds for.
+    /// Why conflicts may exist that are not known, with the nodes that each reason applies to.
     pub(super) fn gaps(&self) -> BTreeMap<String, Vec<&str>> {
         let mut gaps: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for AskedNode { agent, answer } in &self.nodes {
+        for NodeAnswer { agent, answer } in &self.nodes {
             let reasons = match answer {
                 Err(reason) => vec![format!("could not be asked: {reason}")],
                 Ok(answer) => {
@@ -140,7 +140,7 @@ impl Asked {
     }
 }
 
-fn node_json(node: &AskedNode) -> Value {
+fn node_json(node: &NodeAnswer) -> Value {
     let status = node.answer.as_ref().ok().map(|answer| &answer.status);
     json!({
         "node": node.agent.node,

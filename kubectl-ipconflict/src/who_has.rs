@@ -11,22 +11,22 @@ use detector_event::{
 use serde_json::{Value, json};
 
 use super::{
-    ask::{Answer, Asked},
+    ask::{AgentAnswer, ClusterAnswers},
     report::Report,
 };
 
 /// What all agents know about an address.
 pub(super) struct WhoHas {
     address: IpAddr,
-    asked: Asked,
+    asked: ClusterAnswers,
 }
 
 impl WhoHas {
-    pub(super) fn new(address: IpAddr, asked: Asked) -> Self {
+    pub(super) fn new(address: IpAddr, asked: ClusterAnswers) -> Self {
         Self { address, asked }
     }
 
-    fn answers(&self) -> impl Iterator<Item = (&str, &Answer)> {
+    fn answers(&self) -> impl Iterator<Item = (&str, &AgentAnswer)> {
         let nodes = self.asked.nodes.iter();
         nodes.filter_map(|node| Some((node.agent.node.as_str(), node.answer.as_ref().ok()?)))
     }
@@ -89,7 +89,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// Where an address has to be unique: the network, and the VLAN tags.
 type Scope<'a> = (&'a Network, Option<u16>, Option<u16>);
 
-fn append_answer(text: &mut String, answer: &Answer, colour: Colour) {
+fn append_answer(text: &mut String, answer: &AgentAnswer, colour: Colour) {
     let conflicts = &answer.overview.conflicts;
     for conflict in conflicts {
         conflict_table(text, conflict, Claimants::WithSince, colour);

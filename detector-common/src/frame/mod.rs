@@ -215,7 +215,7 @@ fn payload_after_tags<F: FrameReader>(frame: &F) -> Result<Payload, RejectReason
     let mut offset = EthHdr::LEN;
     let mut tags = Tags::NONE;
     for index in 0..MAX_TAGS {
-        // A single tag, of a data packet as well, is at a constant offset, where reading is cheaper.
+        // The first tag, also of a data packet, is at a constant offset, where reading is cheaper.
         let tag = if index == 0 {
             frame.read::<VlanHdr>(EthHdr::LEN)
         } else {

@@ -23,7 +23,7 @@ const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 /// Packets with more extension headers are rejected, though receivers accept them: no stack sends so many.
 const MAX_EXTENSION_HEADERS: usize = 8;
-/// Options behind these are not examined. The message is a claim all the same; stacks put a link-layer address first.
+/// Options beyond these are not examined. The message is still a claim; stacks put a link-layer address first.
 const MAX_OPTIONS: usize = 8;
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;

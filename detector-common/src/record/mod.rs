@@ -38,7 +38,7 @@ pub struct RawClaim {
     pub vlan_inner: u16,
     /// 1 for a router advertisement, else 0.
     pub router: u8,
-    /// Zero.
+    /// Padding, always zero.
     pub reserved: u8,
 }
 
@@ -75,7 +75,7 @@ pub struct NeighbourRecord {
     pub at: u64,
     /// [`NEIGHBOUR_UPDATE`] or [`NEIGHBOUR_GONE`].
     pub tag: u8,
-    /// 4 or 6.
+    /// The IP version, 4 or 6.
     pub ip_version: u8,
     /// `neighbour.nud_state`.
     pub state: u8,
@@ -87,7 +87,7 @@ pub struct NeighbourRecord {
     pub address: [u8; 16],
     /// Its hardware address.
     pub lladdr: [u8; 6],
-    /// Zero.
+    /// Padding, always zero.
     pub reserved: u16,
 }
 
@@ -104,7 +104,7 @@ impl NeighbourRecord {
     }
 }
 
-/// An address that a pod repeatedly asked for by broadcast or multicast, as a stack does that gets no answer.
+/// An address that a pod repeatedly requested by broadcast or multicast, as a stack does if it gets no answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredProbeRecord {
@@ -112,7 +112,7 @@ pub struct UnansweredProbeRecord {
     pub at: u64,
     /// [`UNANSWERED_ARP`] or [`UNANSWERED_NDP`].
     pub tag: u8,
-    /// Zero.
+    /// Padding, always zero.
     pub reserved: u8,
     /// As in [`RawClaim`].
     pub vlan_outer: u16,
@@ -126,7 +126,7 @@ pub struct UnansweredProbeRecord {
     pub vlan_inner: u16,
     /// Number of requests within the counting interval.
     pub times: u16,
-    /// Zero.
+    /// Padding, always zero.
     pub reserved_too: u32,
 }
 

@@ -5,7 +5,7 @@ use detector_event::WallTime;
 
 use super::super::{
     Stored, Version,
-    conflict::{ConflictBelief, claimant, completed, new, usable},
+    conflict::{ConflictBelief, claimant, completed, new, sanitized},
     objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
 };
 use super::agent::address;
@@ -96,7 +96,7 @@ fn only_what_is_older_than_the_end_of_the_watch_is_outdated() {
 fn conflict_within_a_node_is_not_used() {
     let mut local = stored("1", 9);
     local.spec.scope = ConflictScope::Node;
-    assert_eq!(usable(local, &address()), None);
+    assert_eq!(sanitized(local, &address()), None);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn node_that_is_listed_twice_counts_once() {
     let mut second = of("a");
     second.active = true;
     twice.spec.claimants = vec![of("a"), of("b"), second];
-    let claimants = usable(twice, &address()).unwrap().spec.claimants;
+    let claimants = sanitized(twice, &address()).unwrap().spec.claimants;
     assert_eq!(claimants, [of("a"), of("b")]);
 }
 

@@ -7,7 +7,7 @@ use detector_engine::{Confidence, LeaveReason, Timestamp};
 use super::{
     super::{
         NodeState, Request,
-        nodes::{Nodes, View},
+        nodes::{NodeView, Nodes},
         objects::Party,
     },
     agent::{
@@ -156,16 +156,16 @@ fn contender_whose_node_is_gone_is_removed_by_the_holder() {
 }
 
 /// What is known of the Node `a` after this view.
-fn viewed(view: View) -> Nodes {
+fn viewed(view: NodeView) -> Nodes {
     let (now, mut rng) = (Timestamp(1_000), fastrand::Rng::with_seed(7));
     let mut nodes = Nodes::default();
-    nodes.want("a", now, &mut rng);
+    nodes.poll("a", now, &mut rng);
     nodes.answered("a", view, (5, now), now, &mut rng);
     nodes
 }
 
-fn there(boot_id: &str) -> View {
-    View::There(NodeState {
+fn there(boot_id: &str) -> NodeView {
+    NodeView::There(NodeState {
         uid: "1".to_owned(),
         boot_id: boot_id.to_owned(),
         is_ready: true,
@@ -183,24 +183,24 @@ fn of_boot(boot_id: &str) -> Party {
 #[test]
 fn only_another_boot_or_a_missing_node_voids_a_claim() {
     let is_void = |view, boot_id| viewed(view).is_void(&of_boot(boot_id), 0);
-    assert!(is_void(View::Gone, "x"));
+    assert!(is_void(NodeView::Gone, "x"));
     assert!(is_void(there("y"), "x"));
     assert!(!is_void(there("x"), "x"));
     assert!(!is_void(there(""), "x"), "the Node does not have it yet");
     assert!(!is_void(there("x"), ""), "the claim does not have it");
-    assert!(!is_void(View::Unreadable, "x"));
+    assert!(!is_void(NodeView::Unreadable, "x"));
 }
 
 #[test]
 fn view_voids_only_what_was_known_before_its_request() {
-    let nodes = viewed(View::Gone);
+    let nodes = viewed(NodeView::Gone);
     assert!(nodes.is_void(&of_boot("x"), 5));
     assert!(!nodes.is_void(&of_boot("x"), 6));
 }
 
 #[test]
 fn node_is_not_polled_while_it_is_read() {
-    let mut nodes = viewed(View::Gone);
+    let mut nodes = viewed(NodeView::Gone);
     assert!(nodes.poll_at("a").is_some());
     nodes.sent("a");
     assert_eq!((nodes.poll_at("a"), nodes.is_in_flight("a")), (None, true));
@@ -214,7 +214,7 @@ fn nodes_that_no_conflict_needs_are_forgotten() {
     let mut nodes = Nodes::default();
     for number in 0..1_000_u64 {
         let now = Timestamp(0) + Duration::from_secs(10 * number);
-        nodes.want(&format!("node-{number}"), now, &mut rng);
+        nodes.poll(&format!("node-{number}"), now, &mut rng);
     }
     let known = (0..1_000).filter(|n| nodes.poll_at(&format!("node-{n}")).is_some());
     assert!(known.count() <= 256);

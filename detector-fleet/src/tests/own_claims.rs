@@ -7,7 +7,7 @@ use detector_engine::Timestamp;
 use super::{
     super::{
         Identity, Outcome, Stored, Version,
-        claim::{ClaimBelief, Holder, Sent},
+        claim::{AnsweredRequest, ClaimBelief, Holder},
     },
     agent::{Agent, address, holder, server},
 };
@@ -28,7 +28,7 @@ fn answered(
         node: "a".to_owned(),
         boot_id: "a-0".to_owned(),
     };
-    let sent = Sent {
+    let sent = AnsweredRequest {
         subject: address(),
         me: &me,
         is_write,

@@ -266,7 +266,7 @@ impl Run {
         }
         let protocol = &self.agent.protocol;
         prop_assert!(protocol.entries.len() <= 2, "two subjects exist");
-        prop_assert_eq!(protocol.flights.len(), self.under_way.len());
+        prop_assert_eq!(protocol.pending_calls.len(), self.under_way.len());
         Ok(())
     }
 
