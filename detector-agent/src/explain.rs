@@ -1,29 +1,15 @@
 //! `explain`: why the conflicts and anomalies are there that a running agent knows.
 
 use std::{
-    collections::HashSet,
     fmt::Write as _,
     io::{self, Write as _},
-    time::Duration,
 };
 
-use detector_client::{AgentStatus, Client, ClientError, Connection, Overview};
-use detector_event::{
-    SubjectId, WallTime, clean, counted,
-    explain::{Incident, incidents},
-    text::Colour,
-};
+use detector_client::{AgentStatus, Client, ClientError, Overview, Timelines};
+use detector_event::{clean, counted, explain::incidents, text::Colour};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 use crate::cli::{CheckFormat, ExplainArgs};
-
-/// How long to wait for the diagnosis of a new finding, or for an agent that is starting.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Delay between two requests meanwhile.
-const INTERVAL: Duration = Duration::from_millis(200);
-/// Timelines are requested one by one; findings beyond are shown without.
-const MAX_TIMELINES: usize = 200;
 
 /// Why nothing can be explained.
 #[derive(Debug, thiserror::Error)]
@@ -81,25 +67,12 @@ struct Known {
 }
 
 async fn ask(client: &Client, args: &ExplainArgs) -> Result<Known, ClientError> {
+    let timelines = match args.format {
+        CheckFormat::Json => Timelines::All,
+        CheckFormat::Text => Timelines::OfIncidents,
+    };
     let mut agent = client.connect().await?;
-    let deadline = Instant::now() + SETTLE_TIMEOUT;
-    let (mut overview, status) = loop {
-        let overview = agent.overview(args.address).await?;
-        let status = agent.status().await?;
-        let is_settled = status.gaps().is_empty() && !is_pending(&overview);
-        if is_settled || Instant::now() >= deadline {
-            break (overview, status);
-        }
-        sleep(INTERVAL).await;
-    };
-    let ids = match args.format {
-        CheckFormat::Json => all_ids(&overview),
-        CheckFormat::Text => {
-            let incidents = incidents(&overview.conflicts, &overview.anomalies);
-            incidents.iter().filter_map(Incident::first).collect()
-        }
-    };
-    add_timelines(&mut agent, &mut overview, &ids).await?;
+    let (overview, status) = agent.explained(args.address, timelines).await?;
     Ok(Known {
         url: client.url().to_owned(),
         incomplete: incomplete(&status),
@@ -108,49 +81,9 @@ async fn ask(client: &Client, args: &ExplainArgs) -> Result<Known, ClientError> 
     })
 }
 
-/// Whether a finding is so new that its diagnosis may follow.
-fn is_pending(overview: &Overview) -> bool {
-    let conflicts = overview.conflicts.iter();
-    let conflicts = conflicts.map(|c| (c.diagnosis.is_none(), c.raised_at));
-    let anomalies = overview.anomalies.iter();
-    let anomalies = anomalies.map(|a| (a.diagnosis.is_none(), a.raised_at));
-    let now = WallTime::now();
-    conflicts
-        .chain(anomalies)
-        .any(|(is_missing, raised_at)| is_missing && now.since(raised_at) < SETTLE_TIMEOUT)
-}
-
 fn incomplete(status: &AgentStatus) -> Option<String> {
     let reasons: Vec<_> = status.gaps().into_iter().map(|gap| gap.reason).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))
-}
-
-fn all_ids(overview: &Overview) -> Vec<SubjectId> {
-    let conflicts = overview.conflicts.iter().map(|c| c.conflict_id.into());
-    let anomalies = overview.anomalies.iter().map(|a| a.anomaly_id.into());
-    conflicts.chain(anomalies).collect()
-}
-
-async fn add_timelines(
-    agent: &mut Connection<'_>,
-    overview: &mut Overview,
-    ids: &[SubjectId],
-) -> Result<(), ClientError> {
-    let wanted = &ids[..ids.len().min(MAX_TIMELINES)];
-    let wanted: HashSet<_> = wanted.iter().copied().collect();
-    for conflict in &mut overview.conflicts {
-        let id = conflict.conflict_id.into();
-        if wanted.contains(&id) {
-            conflict.timeline = agent.conflict(id).await?.and_then(|one| one.timeline);
-        }
-    }
-    for anomaly in &mut overview.anomalies {
-        let id = anomaly.anomaly_id.into();
-        if wanted.contains(&id) {
-            anomaly.timeline = agent.anomaly(id).await?.and_then(|one| one.timeline);
-        }
-    }
-    Ok(())
 }
 
 impl Known {
@@ -243,13 +176,5 @@ mod tests {
             text.ends_with("incomplete: the agent is not ready yet\n"),
             "{text}"
         );
-    }
-
-    #[test]
-    fn only_a_new_finding_without_a_diagnosis_is_waited_for() {
-        let mut known = known(&["10.0.0.1"]);
-        assert!(!is_pending(&known.overview));
-        known.overview.conflicts[0].raised_at = WallTime::now();
-        assert!(is_pending(&known.overview));
     }
 }

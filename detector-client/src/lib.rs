@@ -3,6 +3,7 @@
 
 mod answers;
 mod error;
+mod explained;
 mod files;
 #[cfg(unix)]
 mod local;
@@ -40,6 +41,7 @@ use tokio_rustls::TlsConnector;
 pub use answers::{AgentStatus, Gap, Overview};
 use answers::{OneAnomaly, OneConflict, OpenAnomalies, OpenClaims};
 pub use error::ClientError;
+pub use explained::Timelines;
 use files::{connector, token};
 
 /// Limit for connecting and for receiving the head of a response.

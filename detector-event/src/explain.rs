@@ -7,8 +7,8 @@ use std::{collections::HashMap, fmt::Write as _};
 use detector_engine::diagnosis::{Cause, CauseConfidence};
 
 use crate::{
-    Affected, AnomalyData, ConflictData, DiagnosisData, SubjectId, TimelineEntry, WallTime, clean,
-    counted,
+    Affected, AnomalyData, ConflictData, DiagnosisData, Guidance, SubjectId, TimelineEntry,
+    WallTime, clean, counted,
     summary::{anomaly_line, anomaly_title, conflict_line, enumeration, scoped_address},
     text::{Colour, Style, aligned, seconds_text},
 };
@@ -99,6 +99,13 @@ impl Incident<'_> {
         conflict.or_else(|| self.anomalies.first().map(|a| a.anomaly_id.into()))
     }
 
+    /// What to do about its first finding.
+    fn guidance(&self) -> Option<&Guidance> {
+        let conflict = self.conflicts.first().map(|c| c.guidance.as_ref());
+        let anomaly = || self.anomalies.first().map(|a| a.guidance.as_ref());
+        conflict.or_else(anomaly).flatten()
+    }
+
     fn timeline(&self) -> &[TimelineEntry] {
         let conflict = self.conflicts.first().map(|c| c.timeline.as_deref());
         let anomaly = || self.anomalies.first().map(|a| a.timeline.as_deref());
@@ -115,7 +122,10 @@ impl Incident<'_> {
                     None => String::new(),
                 };
                 let heading = colour.paint(Style::Alarm, diagnosis.cause.name());
-                let _ = writeln!(out, "{heading}  {}{since}", diagnosis.confidence.name());
+                let _ = match diagnosis.has_cause() {
+                    true => writeln!(out, "{heading}  {}{since}", diagnosis.confidence.name()),
+                    false => writeln!(out, "{heading}"),
+                };
                 let _ = writeln!(out, "  {}", clean(&diagnosis.summary));
                 self.append_findings(out);
                 self.append_details(out, diagnosis);
@@ -196,7 +206,10 @@ impl Incident<'_> {
                 ]
             }),
         );
-        let _ = writeln!(out, "  repair: {}", clean(&diagnosis.repair));
+        let _ = match self.guidance().filter(|_| !diagnosis.has_cause()) {
+            Some(guidance) => writeln!(out, "  next: {}", clean(&guidance.next_step)),
+            None => writeln!(out, "  repair: {}", clean(&diagnosis.repair)),
+        };
         if !diagnosis.ruled_out.is_empty() {
             let names: Vec<_> = diagnosis
                 .ruled_out

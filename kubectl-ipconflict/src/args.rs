@@ -35,6 +35,11 @@ pub enum Command {
         /// The address.
         address: IpAddr,
     },
+    /// Explain why the conflicts and anomalies are there: causes with their evidence, what happened around them, and what to repair.
+    Explain {
+        /// Only those of this address.
+        address: Option<IpAddr>,
+    },
     /// Write a shell's completions to stdout.
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory.

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use ::kube::{Api, Client};
-use detector_client::{AgentStatus, Client as AgentClient, ClientError, Overview};
+use detector_client::{AgentStatus, Client as AgentClient, ClientError, Overview, Timelines};
 use detector_event::ClaimData;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -26,6 +26,17 @@ pub(super) struct AgentAnswer {
     pub(super) claims: Vec<ClaimData>,
 }
 
+/// What to ask each agent for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Question {
+    /// Its conflicts and anomalies.
+    Open,
+    /// Those of an address, with its claims.
+    Address(IpAddr),
+    /// Why they are there: all, or those of an address.
+    Why(Option<IpAddr>, Timelines),
+}
+
 /// A node whose agent was asked.
 #[derive(Debug)]
 pub(super) struct NodeAnswer {
@@ -43,19 +54,19 @@ pub(super) struct ClusterAnswers {
     pub(super) nodes_unknown: Option<String>,
 }
 
-/// Asks every agent for its conflicts and anomalies, all or those of an address with its claims.
+/// Asks every agent.
 pub(super) async fn ask_all(
     client: &Client,
     agent_client: &AgentClient,
     agents: &Agents,
-    address: Option<IpAddr>,
+    question: Question,
     args: &ClusterArgs,
 ) -> ClusterAnswers {
     let asking = agents.agents.iter().map(|agent| async move {
         let answer = match &agent.not_running {
             Some(reason) => Err(reason.clone()),
             None => {
-                let asking = ask(client, agent_client, agent, address);
+                let asking = ask(client, agent_client, agent, question);
                 let answer = timeout(args.timeout, asking).await;
                 let late = |_| {
                     format!(
@@ -83,7 +94,7 @@ async fn ask(
     client: &Client,
     agent_client: &AgentClient,
     agent: &NodeAgent,
-    address: Option<IpAddr>,
+    question: Question,
 ) -> Result<AgentAnswer, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace);
     let port = agent_client.port();
@@ -93,11 +104,16 @@ async fn ask(
     let stream = forward.take_stream(port).ok_or("no stream")?;
     let exchange = async {
         let mut connection = agent_client.connect_over(stream).await?;
-        let overview = connection.overview(address).await?;
-        let status = connection.status().await?;
-        let claims = match address {
-            Some(address) => connection.claims(address).await?,
-            None => Vec::new(),
+        let mut claims = Vec::new();
+        let (overview, status) = match question {
+            Question::Open => (connection.overview(None).await?, connection.status().await?),
+            Question::Address(address) => {
+                let overview = connection.overview(Some(address)).await?;
+                let status = connection.status().await?;
+                claims = connection.claims(address).await?;
+                (overview, status)
+            }
+            Question::Why(address, timelines) => connection.explained(address, timelines).await?,
         };
         Ok(AgentAnswer {
             overview,

@@ -47,26 +47,6 @@ impl Conflicts {
         }
     }
 
-    fn first_line(&self) -> String {
-        let nodes = counted(self.asked.total(), "node", "nodes");
-        let anomalies = match self.anomalies.len() {
-            0 => String::new(),
-            count => format!(", {}", counted(count, "anomaly", "anomalies")),
-        };
-        match (self.conflicts.len(), self.asked.gap_headline()) {
-            (0, Some(gap)) => format!("inconclusive: no conflict is known, but {gap}{anomalies}"),
-            (0, None) => {
-                let devices = counted(self.asked.devices(), "pod device", "pod devices");
-                format!("no IP address conflict on {devices} of {nodes}{anomalies}")
-            }
-            (count, _) => {
-                let on: BTreeSet<_> = self.conflicts.iter().map(Item::node).collect();
-                let conflicts = counted(count, "IP address conflict", "IP address conflicts");
-                format!("{conflicts} on {} of {nodes}{anomalies}", on.len())
-            }
-        }
-    }
-
     fn append_table(&self, text: &mut String) {
         let now = WallTime::now();
         // An address sweep stands for its conflicts.
@@ -137,7 +117,9 @@ impl Report for Conflicts {
     }
 
     fn text(&self, _: Colour) -> String {
-        let mut text = self.first_line() + "\n";
+        let on: BTreeSet<_> = self.conflicts.iter().map(Item::node).collect();
+        let found = (self.conflicts.len(), self.anomalies.len());
+        let mut text = self.asked.first_line(found, on.len()) + "\n";
         self.asked.append_gaps(&mut text);
         self.append_table(&mut text);
         self.append_next(&mut text);
@@ -145,10 +127,6 @@ impl Report for Conflicts {
     }
 
     fn exit_code(&self) -> u8 {
-        match (self.conflicts.is_empty(), self.asked.gaps().is_empty()) {
-            (false, _) => 1,
-            (true, false) => 2,
-            (true, true) => 0,
-        }
+        self.asked.exit_code(self.conflicts.len())
     }
 }

@@ -1,5 +1,5 @@
-//! `kubectl ipconflict`: the conflicts and anomalies of a cluster, and who claims an address, as the agents on all nodes know
-//! them.
+//! `kubectl ipconflict`: the conflicts and anomalies of a cluster, why they are there, and who claims an address, as the agents on
+//! all nodes know it.
 //!
 //! It asks every agent through a port-forward of the API server, which connects inside the pod's network and so reaches an
 //! agent that listens on loopback only. The number of concurrent requests and the time per node are bounded; a node whose
@@ -9,6 +9,7 @@ mod agents;
 pub mod args;
 mod ask;
 mod conflicts;
+mod explain;
 mod report;
 mod who_has;
 
@@ -19,7 +20,7 @@ use ::kube::{
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use detector_client::{
-    AgentAddress, Client as AgentClient, ClientError,
+    AgentAddress, Client as AgentClient, ClientError, Timelines,
     packaging::{self, PackagingError},
 };
 use detector_event::text::Colour;
@@ -27,6 +28,7 @@ use serde_json::Value;
 
 use agents::Agents;
 use args::{Cli, ClusterArgs, Command, Output};
+use ask::Question;
 use report::Report;
 
 /// Why there is no result.
@@ -88,7 +90,7 @@ pub fn run(cli: &Cli) -> Result<u8, PluginError> {
             packaging::write_manual::<Cli>(args)?;
             return Ok(0);
         }
-        Some(Command::WhoHas { .. }) | None => {}
+        Some(Command::WhoHas { .. } | Command::Explain { .. }) | None => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -121,15 +123,22 @@ async fn ask(cli: &Cli) -> Result<Box<dyn Report>, PluginError> {
     })?;
     let client = client(args).await?;
     let agents = Agents::find(&client, args).await?;
-    Ok(match cli.command {
-        Some(Command::WhoHas { address }) => {
-            let asked = ask::ask_all(&client, &agent, &agents, Some(address), args).await;
-            Box::new(who_has::WhoHas::new(address, asked))
+    let question = match cli.command {
+        Some(Command::WhoHas { address }) => Question::Address(address),
+        Some(Command::Explain { address }) => {
+            let timelines = match args.output {
+                Output::Json => Timelines::All,
+                Output::Table => Timelines::OfIncidents,
+            };
+            Question::Why(address, timelines)
         }
-        _ => {
-            let asked = ask::ask_all(&client, &agent, &agents, None, args).await;
-            Box::new(conflicts::Conflicts::new(asked))
-        }
+        _ => Question::Open,
+    };
+    let asked = ask::ask_all(&client, &agent, &agents, question, args).await;
+    Ok(match question {
+        Question::Address(address) => Box::new(who_has::WhoHas::new(address, asked)),
+        Question::Why(..) => Box::new(explain::Explained::new(asked)),
+        Question::Open => Box::new(conflicts::Conflicts::new(asked)),
     })
 }
 

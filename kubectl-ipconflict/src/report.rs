@@ -1,4 +1,4 @@
-//! What both kinds of results share: which nodes were asked, and what is not known.
+//! What all kinds of results share: which nodes were asked, and what is not known.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -79,6 +79,35 @@ impl ClusterAnswers {
                 seen_in_part.len()
             )
         })
+    }
+
+    /// The first line of a result: how many conflicts and anomalies were found, and on how many nodes the conflicts are.
+    pub(super) fn first_line(&self, (conflicts, anomalies): (usize, usize), on: usize) -> String {
+        let nodes = counted(self.total(), "node", "nodes");
+        let anomalies = match anomalies {
+            0 => String::new(),
+            count => format!(", {}", counted(count, "anomaly", "anomalies")),
+        };
+        match (conflicts, self.gap_headline()) {
+            (0, Some(gap)) => format!("inconclusive: no conflict is known, but {gap}{anomalies}"),
+            (0, None) => {
+                let devices = counted(self.devices(), "pod device", "pod devices");
+                format!("no IP address conflict on {devices} of {nodes}{anomalies}")
+            }
+            (count, _) => {
+                let conflicts = counted(count, "IP address conflict", "IP address conflicts");
+                format!("{conflicts} on {on} of {nodes}{anomalies}")
+            }
+        }
+    }
+
+    /// The exit code for this number of conflicts.
+    pub(super) fn exit_code(&self, conflicts: usize) -> u8 {
+        match (conflicts, self.gaps().is_empty()) {
+            (0, true) => 0,
+            (0, false) => 2,
+            _ => 1,
+        }
     }
 
     /// One line for each gap, and for what else does not work.

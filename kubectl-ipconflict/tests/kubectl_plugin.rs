@@ -192,6 +192,26 @@ fn conflicts_of_all_nodes_are_listed_and_an_address_is_explained() {
             "next: Only ARP, NDP or the neighbour table shows the claim of vethb",
         ],
     );
+    // No source names the pods here.
+    let why = cluster.run(&["explain", ADDRESS]);
+    assert_eq!(why.code().unwrap(), 1, "{why:?}");
+    assert_shows(
+        &why,
+        &[
+            "1 IP address conflict on 1 of 2 nodes\n",
+            "\nnode n1\nunknown\n",
+            "10.244.2.10 is claimed by vetha and vethb on n1",
+            "\n  next: Only ARP, NDP or the neighbour table shows",
+            "\n  not checked:\n",
+        ],
+    );
+    let (code, document) = cluster.json(&["explain"]);
+    assert_eq!(code, 1);
+    let conflict = &document["conflicts"][0];
+    assert_eq!(conflict["diagnosis"]["cause"], "unknown");
+    assert!(conflict["timeline"].is_array(), "{conflict:#}");
+    let calm = cluster.run(&["explain", "10.9.9.9"]);
+    assert_eq!(calm.code().unwrap(), 0, "{calm:?}");
     // An address without conflict, and one that no pod has.
     let sole = cluster.run(&["who-has", "10.244.2.77"]);
     assert_eq!(sole.code().unwrap(), 0, "{sole:?}");
