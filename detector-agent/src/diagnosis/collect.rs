@@ -203,7 +203,11 @@ impl Collector {
             newest,
             pool,
             overlapping_networks,
-            node: node::facts(node, self.pools.cni_configuration()),
+            node: node::facts(
+                node,
+                self.pools.cni_configuration(),
+                self.sandboxes.runtime_started(),
+            ),
             node_address: routing.node_address,
             moved_at: not_checked("moves of the address by announcements", not_collected),
             nodes_with_range: not_checked("the podCIDRs of other nodes", not_collected),

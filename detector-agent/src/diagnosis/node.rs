@@ -6,11 +6,15 @@ use detector_engine::diagnosis::{Known, NodeFacts, UnixTime};
 
 use super::files::{birth, not_checked, source};
 
-pub(super) fn facts(name: &str, cni_configuration: &Path) -> NodeFacts {
+pub(super) fn facts(
+    name: &str,
+    cni_configuration: &Path,
+    runtime_started: Known<UnixTime>,
+) -> NodeFacts {
     NodeFacts {
         name: name.to_owned(),
         booted: booted(),
-        runtime_started: not_checked("the start of the container runtime", "it is not collected"),
+        runtime_started,
         // In a container, directories above what is mounted are as old as the container.
         etc_cni_born: birth(cni_configuration),
         opt_cni_born: birth(Path::new("/opt/cni")),

@@ -2,10 +2,13 @@
 
 use std::time::Instant;
 
-use detector_engine::diagnosis::{Known, SandboxFacts, SandboxState, Source};
+use detector_engine::diagnosis::{Known, SandboxFacts, SandboxState, Source, UnixTime};
 use detector_event::{Pod, Via};
 
-use super::{claimants::unix, files::not_checked};
+use super::{
+    claimants::unix,
+    files::{birth, not_checked},
+};
 use crate::pods::{ListedSandboxes, SandboxList};
 
 /// Asks the runtime, once for all findings that were due by then.
@@ -34,6 +37,19 @@ impl Sandboxes {
             (read_at, list.read().map_err(|error| error.to_string()))
         });
         listed.as_ref().map_err(Clone::clone)
+    }
+
+    /// When the container runtime was started: containerd and CRI-O create their socket then. That of cri-dockerd is systemd's.
+    pub(super) fn runtime_started(&mut self) -> Known<UnixTime> {
+        const WHAT: &str = "the start of the container runtime";
+        if let Err(why) = self.listed() {
+            return not_checked(WHAT, why);
+        }
+        let socket = self.list.as_ref().and_then(SandboxList::socket);
+        match socket {
+            Some(socket) if !socket.ends_with("cri-dockerd.sock") => birth(socket),
+            _ => not_checked(WHAT, "the socket does not tell"),
+        }
     }
 
     /// The sandbox of a pod. Only of those that the runtime has listed before it is known that they are gone.

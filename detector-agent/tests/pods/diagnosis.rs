@@ -194,6 +194,39 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     assert!(summary.contains("default/squatter"), "{summary}");
 }
 
+/// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces are here all the same.
+#[test]
+fn state_on_a_tmpfs_does_not_survive_a_restart_of_the_runtime() {
+    let node = Node::new("tmpfsstate").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let state = containerd.ipam_dir();
+    fs::create_dir_all(&state).unwrap();
+    let mount = |containerd: &Containerd| {
+        let run = |program: &str, args: &[&str]| {
+            let status = std::process::Command::new(program).args(args).status()?;
+            ensure!(status.success(), "{program}: {status}");
+            Ok(())
+        };
+        let path = state.to_str().unwrap();
+        containerd.run_in(|| run("mount", &["-t", "tmpfs", "tmpfs", path]))
+    };
+    mount(&containerd).unwrap();
+    begin(&mut containerd);
+    run(&mut containerd, &["old-1", "old-2", "old-3"]);
+    containerd.stop_daemon().unwrap();
+    // Hides what the other one holds.
+    mount(&containerd).unwrap();
+    let restarted = seconds_since_epoch();
+    containerd.start_daemon().unwrap();
+    run(&mut containerd, &["new-1", "new-2"]);
+    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
+    let diagnosis = explained(&agent, 1).remove(0).diagnosis.unwrap();
+    let cause = &diagnosis["cause"];
+    assert_eq!(cause, "ipam_state_not_persistent", "{diagnosis:#}");
+    let since = time(&diagnosis["since"]);
+    assert!((since - restarted).abs() < 2.0, "{diagnosis:#}");
+}
+
 /// The runtime stops a pod, but cannot call its network plugins.
 fn fail_to_delete(containerd: &mut Containerd, pod: &Sandbox) {
     let configuration = containerd.directory().join("net.d/10-testkit.conflist");

@@ -1,6 +1,11 @@
 //! Which sandboxes the container runtime has, for threads that may wait.
 
-use std::{collections::HashMap, io, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tokio::{runtime::Runtime, time::Instant};
 
@@ -18,6 +23,7 @@ pub(crate) type ListedSandboxes = HashMap<String, bool>;
 pub(crate) struct SandboxList {
     cri: Cri,
     runtime: Runtime,
+    socket: Option<PathBuf>,
 }
 
 impl SandboxList {
@@ -32,7 +38,11 @@ impl SandboxList {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        Ok(Some(Self { cri, runtime }))
+        Ok(Some(Self {
+            cri,
+            runtime,
+            socket: None,
+        }))
     }
 
     /// The sandboxes that there are now.
@@ -41,11 +51,17 @@ impl SandboxList {
     /// If the runtime does not answer.
     pub(crate) fn read(&mut self) -> Result<ListedSandboxes, SourceError> {
         let (cri, deadline) = (&self.cri, Instant::now() + PATIENCE);
-        let (_, listed) = self.runtime.block_on(cri.connect_and_list(deadline))?;
+        let (client, listed) = self.runtime.block_on(cri.connect_and_list(deadline))?;
+        self.socket = Some(client.path().to_owned());
         let is_ready = |sandbox: &PodSandbox| sandbox.state == PodSandboxState::Ready as i32;
         Ok(listed
             .into_iter()
             .map(|sandbox| (sandbox.id.clone(), is_ready(&sandbox)))
             .collect())
+    }
+
+    /// The socket of the runtime that answered last.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 }

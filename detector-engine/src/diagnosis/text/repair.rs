@@ -26,7 +26,7 @@ fn repair_of(facts: &Facts, cause: Cause) -> String {
         Cause::IpamStateWiped => renew_addresses(facts, ""),
         Cause::IpamStateNotPersistent => renew_addresses(
             facts,
-            " Move the state to a directory that survives a restart (ipam.dataDir).",
+            " Then drain the node, and move the state to a directory that survives a restart (ipam.dataDir).",
         ),
         Cause::NodeReset => {
             renew_addresses(facts, " Drain a node before you clean or restore it.")
