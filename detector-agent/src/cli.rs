@@ -53,10 +53,10 @@ pub enum Command {
     /// Show what the agent on this node knows, or without one what a single look at the kernel state finds: exit code 0
     /// without conflicts, 1 with conflicts, 2 if the result is inconclusive.
     Check(Box<CheckArgs>),
-    /// Explain the open conflicts and anomalies of a running agent, all or those of ADDRESS, with cause, evidence and repair:
-    /// exit code 0 without conflicts, 1 with conflicts, 2 if the result is inconclusive or no agent answers. Unlike `check`, it
-    /// cannot look at the kernel state by itself yet.
-    Explain(ExplainArgs),
+    /// Explain the open conflicts and anomalies, all or those of ADDRESS, with cause, evidence and repair, as the agent on this node
+    /// knows them, or without one as a single look at the node finds them: exit code 0 without conflicts, 1 with conflicts, 2 if the
+    /// result is inconclusive.
+    Explain(Box<ExplainArgs>),
     /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
     Watch(WatchArgs),
     /// Remove the filters that a killed agent left on devices.
@@ -67,7 +67,7 @@ pub enum Command {
     Man(ManArgs),
 }
 
-/// Settings shared by `run` and `check`.
+/// Settings shared by `run`, `check` and `explain`.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
     /// YAML file with one key per flag, and for `run` also `webhooks` and `alertmanagers` (docs/configuration.md).
@@ -268,6 +268,10 @@ pub struct CheckArgs {
 /// Settings of `explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainArgs {
+    /// Shared settings, for a look without an agent.
+    #[command(flatten)]
+    pub common: CommonArgs,
+
     /// Only the conflict and the anomalies of this address.
     #[arg(value_name = "ADDRESS", help_heading = heading::OUTPUT)]
     pub address: Option<IpAddr>,
@@ -282,7 +286,7 @@ pub struct ExplainArgs {
     )]
     pub format: CheckFormat,
 
-    /// The agent to ask.
+    /// The agent to ask first; it has seen what happened.
     #[command(flatten)]
     pub agent: AgentArgs,
 }
@@ -290,7 +294,7 @@ pub struct ExplainArgs {
 /// The agent that `check`, `explain` and `watch` ask.
 #[derive(Args, Clone, Debug)]
 pub struct AgentArgs {
-    /// URL of another agent than the one in this network namespace; with `none`, `check` asks no agent.
+    /// URL of another agent than the one in this network namespace; with `none`, `check` and `explain` ask no agent.
     #[arg(long, value_name = "URL", env = "IPCONFLICT_URL", help_heading = heading::HTTP)]
     pub url: Option<String>,
 

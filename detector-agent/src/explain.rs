@@ -1,15 +1,17 @@
-//! `explain`: why the conflicts and anomalies are there that a running agent knows.
+//! `explain`: why the conflicts and anomalies are there that a running agent knows, or that one look at the node finds.
 
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
 };
 
-use detector_client::{AgentStatus, Client, ClientError, Overview, Timelines};
+use detector_client::{ClientError, Timelines};
 use detector_event::{clean, counted, explain::incidents, text::Colour};
-use serde_json::{Value, json};
 
-use crate::cli::{CheckFormat, ExplainArgs};
+use crate::{
+    check::{self, CheckError, Findings, agent},
+    cli::{CheckFormat, ExplainArgs},
+};
 
 /// Why nothing can be explained.
 #[derive(Debug, thiserror::Error)]
@@ -17,164 +19,155 @@ pub enum ExplainError {
     /// The agent cannot be asked.
     #[error(transparent)]
     Agent(#[from] ClientError),
+    /// There is no agent, and the node cannot be read.
+    #[error("{look}; {agent}")]
+    Neither {
+        /// Why the node could not be read.
+        look: CheckError,
+        /// Why the agent gave no answer.
+        agent: String,
+    },
     /// The result cannot be written.
     #[error("cannot write the result: {0}")]
     Write(#[from] io::Error),
 }
 
 /// Prints why each open conflict and anomaly is there. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict
-/// is known but the agent does not see everything.
+/// is known but not everything was seen.
 ///
 /// # Errors
 /// If there is no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
 pub fn run(args: &ExplainArgs) -> Result<u8, ExplainError> {
     let result = explain_and_print(args);
     if let (Err(error), CheckFormat::Json) = (&result, args.format) {
-        let document = json!({ "error": error.to_string(), "conflicts": null, "anomalies": null });
+        let document =
+            serde_json::json!({ "error": error.to_string(), "conflicts": null, "anomalies": null });
         writeln!(io::stdout().lock(), "{document:#}")?;
     }
     result
 }
 
 fn explain_and_print(args: &ExplainArgs) -> Result<u8, ExplainError> {
-    let client = args.agent.client()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let known = runtime.block_on(ask(&client, args))?;
-    let text = match args.format {
+    let findings = find(args)?;
+    let output = match args.format {
         CheckFormat::Json => {
-            serde_json::to_string_pretty(&known.json()).map_err(io::Error::from)? + "\n"
+            serde_json::to_string_pretty(&findings.json()).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text => known.text(Colour::for_output(&io::stdout())),
+        CheckFormat::Text => text(&findings, Colour::for_output(&io::stdout())),
     };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(match (&known.overview.conflicts[..], &known.incomplete) {
+    io::stdout().lock().write_all(output.as_bytes())?;
+    Ok(match (&findings.conflicts[..], findings.incomplete()) {
         ([_, ..], _) => 1,
         ([], None) => 0,
         ([], Some(_)) => 2,
     })
 }
 
-/// What the agent knows.
-#[derive(Debug)]
-struct Known {
-    url: String,
-    version: String,
-    /// Why conflicts may exist that are not known.
-    incomplete: Option<String>,
-    overview: Overview,
+fn find(args: &ExplainArgs) -> Result<Findings, ExplainError> {
+    let no_agent = if args.agent.url.as_deref() == Some("none") {
+        agent::NOT_ASKED.to_owned()
+    } else {
+        match ask(args) {
+            Ok(findings) => return Ok(findings),
+            Err(error) => match agent::why_absent(&error) {
+                Some(reason) => reason,
+                None => return Err(error.into()),
+            },
+        }
+    };
+    let mut findings = check::explained_look(&args.common, no_agent.clone()).map_err(|look| {
+        ExplainError::Neither {
+            look,
+            agent: no_agent,
+        }
+    })?;
+    if let Some(address) = args.address {
+        findings.conflicts.retain(|c| c.address == address);
+        findings.anomalies.retain(|a| a.address == address);
+    }
+    Ok(findings)
 }
 
-async fn ask(client: &Client, args: &ExplainArgs) -> Result<Known, ClientError> {
+fn ask(args: &ExplainArgs) -> Result<Findings, ClientError> {
     let timelines = match args.format {
         CheckFormat::Json => Timelines::All,
         CheckFormat::Text => Timelines::OfIncidents,
     };
-    let mut agent = client.connect().await?;
-    let (overview, status) = agent.explained(args.address, timelines).await?;
-    Ok(Known {
-        url: client.url().to_owned(),
-        incomplete: incomplete(&status),
-        version: status.version,
-        overview,
+    let client = args.agent.client()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| ClientError::ConnectionLost(error.to_string()))?;
+    runtime.block_on(async {
+        let mut connection = client.connect().await?;
+        let (overview, status) = connection.explained(args.address, timelines).await?;
+        Ok(agent::findings(overview, status, client.url()))
     })
 }
 
-fn incomplete(status: &AgentStatus) -> Option<String> {
-    let reasons: Vec<_> = status.gaps().into_iter().map(|gap| gap.reason).collect();
-    (!reasons.is_empty()).then(|| reasons.join("; "))
-}
-
-impl Known {
-    fn json(&self) -> Value {
-        json!({
-            "node": self.overview.node,
-            "agent": { "url": self.url, "version": self.version },
-            "incomplete": self.incomplete,
-            "conflicts": self.overview.conflicts,
-            "anomalies": self.overview.anomalies,
-        })
+fn text(findings: &Findings, colour: Colour) -> String {
+    let (conflicts, anomalies) = (&findings.conflicts, &findings.anomalies);
+    let found = [
+        (
+            conflicts.len(),
+            "IP address conflict",
+            "IP address conflicts",
+        ),
+        (anomalies.len(), "anomaly", "anomalies"),
+    ];
+    let found = found.into_iter().filter(|(count, ..)| *count > 0);
+    let found: Vec<_> = found.map(|(n, one, many)| counted(n, one, many)).collect();
+    let incomplete = findings.incomplete();
+    let mut text = match (&found[..], &incomplete) {
+        ([], None) => "no IP address conflict and no anomaly".to_owned(),
+        ([], Some(_)) => "inconclusive: no conflict and no anomaly is known".to_owned(),
+        _ => found.join(" and "),
+    };
+    // Writing to a string does not fail, here and below.
+    let _ = writeln!(text, "\nsource: {}", clean(&findings.source_text()));
+    if let Some(reason) = incomplete {
+        let _ = writeln!(text, "incomplete: {}", clean(&reason));
     }
-
-    fn text(&self, colour: Colour) -> String {
-        let Overview {
-            conflicts,
-            anomalies,
-            node,
-            ..
-        } = &self.overview;
-        let found = [
-            (
-                conflicts.len(),
-                "IP address conflict",
-                "IP address conflicts",
-            ),
-            (anomalies.len(), "anomaly", "anomalies"),
-        ];
-        let found = found.into_iter().filter(|(count, ..)| *count > 0);
-        let found: Vec<_> = found.map(|(n, one, many)| counted(n, one, many)).collect();
-        let mut text = match (&found[..], &self.incomplete) {
-            ([], None) => "no IP address conflict and no anomaly".to_owned(),
-            ([], Some(_)) => "inconclusive: no conflict and no anomaly is known".to_owned(),
-            _ => found.join(" and "),
-        };
-        let source = format!("the agent on {node} ({})", self.url);
-        // Writing to a string does not fail, here and below.
-        let _ = writeln!(text, "\nsource: {}", clean(&source));
-        if let Some(reason) = &self.incomplete {
-            let _ = writeln!(text, "incomplete: {}", clean(reason));
-        }
-        for incident in incidents(conflicts, anomalies) {
-            text.push('\n');
-            incident.append_to(&mut text, colour);
-        }
-        text
+    for incident in incidents(conflicts, anomalies) {
+        text.push('\n');
+        incident.append_to(&mut text, colour);
     }
+    text
 }
 
 #[cfg(test)]
 mod tests {
+    use detector_client::{AgentStatus, Overview};
     use detector_event::samples;
 
     use super::*;
 
-    fn known(addresses: &[&str]) -> Known {
+    fn findings(ready: bool, addresses: &[&str]) -> Findings {
         let raised = |address: &&str| samples::raised(address).data;
-        Known {
-            url: "/run/agent".to_owned(),
-            version: "1".to_owned(),
-            incomplete: None,
-            overview: Overview {
-                node: "node-1".to_owned(),
-                ready: true,
-                conflicts: addresses.iter().map(raised).collect(),
-                resolved: Vec::new(),
-                anomalies: Vec::new(),
-            },
-        }
+        let overview = Overview {
+            node: "node-1".to_owned(),
+            ready: true,
+            conflicts: addresses.iter().map(raised).collect(),
+            resolved: Vec::new(),
+            anomalies: Vec::new(),
+        };
+        let status = AgentStatus::sample(ready, Some(1), &[]);
+        agent::findings(overview, status, "/run/agent")
     }
 
     #[test]
     fn first_lines_say_how_much_was_found_and_by_whom() {
-        let text = known(&[]).text(Colour::Off);
+        let shown = text(&findings(true, &[]), Colour::Off);
         let source = "source: the agent on node-1 (/run/agent)\n";
         assert_eq!(
-            text,
+            shown,
             format!("no IP address conflict and no anomaly\n{source}")
         );
-        let text = known(&["10.0.0.1", "10.0.0.2"]).text(Colour::Off);
+        let shown = text(&findings(true, &["10.0.0.1", "10.0.0.2"]), Colour::Off);
         let first = format!("2 IP address conflicts\n{source}\nnot explained");
-        assert!(text.starts_with(&first), "{text}");
-        let blind = Known {
-            incomplete: Some("the agent is not ready yet".to_owned()),
-            ..known(&[])
-        };
-        let text = blind.text(Colour::Off);
-        assert!(text.starts_with("inconclusive: "), "{text}");
-        assert!(
-            text.ends_with("incomplete: the agent is not ready yet\n"),
-            "{text}"
-        );
+        assert!(shown.starts_with(&first), "{shown}");
+        let shown = text(&findings(false, &[]), Colour::Off);
+        assert!(shown.starts_with("inconclusive: "), "{shown}");
+        assert!(shown.contains("\nincomplete: "), "{shown}");
     }
 }

@@ -26,9 +26,10 @@ fn main() -> ExitCode {
     let format = match &cli.command {
         Command::Run(args) => Some(args.common.log.log_format),
         Command::Check(args) => Some(args.common.log.log_format),
+        Command::Explain(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
         // Log lines would overwrite the table.
-        Command::Watch(_) | Command::Explain(_) | Command::Completions(_) | Command::Man(_) => None,
+        Command::Watch(_) | Command::Completions(_) | Command::Man(_) => None,
     };
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
     let _log_guard = format.map(|format| logging::start(format, kernel_log));

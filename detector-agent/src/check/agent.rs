@@ -17,6 +17,9 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two requests meanwhile.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// With `--url none`.
+pub(crate) const NOT_ASKED: &str = "no agent was asked (--url none)";
+
 /// What became of asking the agent.
 pub(super) enum Answer {
     Findings(Box<Findings>),
@@ -32,7 +35,7 @@ pub(super) enum Answer {
 /// If a setting is invalid.
 pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, CheckError> {
     if args.url.as_deref() == Some("none") {
-        return Ok(Answer::None("no agent was asked (--url none)".to_owned()));
+        return Ok(Answer::None(NOT_ASKED.to_owned()));
     }
     let client = match args.client() {
         Ok(client) => client,
@@ -44,14 +47,23 @@ pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, Ch
         Ok((overview, status)) => {
             Answer::Findings(Box::new(findings(overview, status, client.url())))
         }
-        Err(ClientError::Unreachable { url, reason }) => {
-            Answer::None(format!("no agent answers at {url} ({reason})"))
-        }
-        Err(ClientError::NoAgent { socket, reason }) => {
-            Answer::None(format!("no agent answers at {socket} ({reason})"))
-        }
-        Err(error) => Answer::Unusable(error.to_string()),
+        Err(error) => match why_absent(&error) {
+            Some(reason) => Answer::None(reason),
+            None => Answer::Unusable(error.to_string()),
+        },
     })
+}
+
+/// Why no agent answers; `None` if there seems to be one.
+pub(crate) fn why_absent(error: &ClientError) -> Option<String> {
+    match error {
+        ClientError::Unreachable { url: place, reason }
+        | ClientError::NoAgent {
+            socket: place,
+            reason,
+        } => Some(format!("no agent answers at {place} ({reason})")),
+        _ => None,
+    }
 }
 
 /// Whether the agent is ready, or why not, in a sentence. One that is starting is asked again for a moment.
@@ -102,7 +114,8 @@ async fn read(
     }
 }
 
-fn findings(overview: Overview, status: AgentStatus, url: &str) -> Findings {
+/// What an agent answered.
+pub(crate) fn findings(overview: Overview, status: AgentStatus, url: &str) -> Findings {
     let sources = status.parts.iter().filter(|part| part.role == Role::Source);
     let disabled = sources
         .filter(|part| part.state == State::Off)

@@ -1,7 +1,7 @@
 //! `check`: prints the conflicts and anomalies that the agent on this node knows. If none answers, it looks at the kernel
 //! state once, and names what such a look cannot see.
 
-mod agent;
+pub(crate) mod agent;
 mod own_look;
 mod report;
 
@@ -11,12 +11,12 @@ use detector_client::{ClientError, Gap};
 use detector_event::text::Colour;
 
 use crate::{
-    cli::{CheckArgs, CheckFormat},
+    cli::{CheckArgs, CheckFormat, CommonArgs},
     observe::netlink::{OpenError, PatternError, ReadError},
     process::node::NodeNameError,
 };
 use agent::Answer;
-use report::Findings;
+pub(crate) use report::Findings;
 
 /// Why the check has no result.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,16 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     })
 }
 
+/// What one look at the node finds, with why it is so. `no_agent`: why no agent is asked.
+///
+/// # Errors
+/// If the kernel state cannot be read.
+pub(crate) fn explained_look(args: &CommonArgs, no_agent: String) -> Result<Findings, CheckError> {
+    let mut look = own_look::look(args, no_agent)?;
+    look.explain(args).map_err(CheckError::PodLookup)?;
+    Ok(look.findings)
+}
+
 fn print_readiness(args: &CheckArgs) -> Result<u8, CheckError> {
     let answer = agent::readiness(&args.agent)?;
     let ready = answer.is_ok();
@@ -121,10 +131,10 @@ fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
             (reason, Some(gap))
         }
     };
-    match own_look::look(args, reason.clone()) {
-        Ok(mut findings) => {
-            findings.gaps.extend(gap);
-            Ok(findings)
+    match own_look::look(&args.common, reason.clone()) {
+        Ok(mut look) => {
+            look.findings.gaps.extend(gap);
+            Ok(look.findings)
         }
         Err(look) => Err(CheckError::Neither {
             look: Box::new(look),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    io,
     net::IpAddr,
     sync::Arc,
     thread,
@@ -14,14 +15,15 @@ use detector_engine::{
     Observation, PodDevice, PodsKnown, PoolUpdate, Settings, Snapshot, SnapshotScope,
     SnapshotToken, TimedObservation, Timestamp,
 };
-use detector_event::{AnomalyData, ConflictData, counted};
+use detector_event::{AnomalyData, ConflictData, Explanation, Explanations, counted};
 
 use super::{
     CheckError,
     report::{Findings, Source},
 };
 use crate::{
-    cli::CheckArgs,
+    cli::CommonArgs,
+    diagnosis::{Collector, Finding},
     ipam,
     kube_client::KubeClient,
     observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
@@ -45,8 +47,8 @@ const NOT_SEEN: [&str; 2] = [
 ///
 /// # Errors
 /// If the kernel state cannot be read.
-pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, CheckError> {
-    let node = node::name(args.common.node_name.as_deref())?;
+pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckError> {
+    let node = node::name(args.node_name.as_deref())?;
     let mut state = read_node(args, &node)?;
     let mut anomalies = state.engine.view().anomalies();
     if let Some(grace) = anomalies.iter().map(|anomaly| grace_of(anomaly.kind)).max() {
@@ -68,7 +70,7 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
         .map(|conflict| ConflictData {
-            cluster: args.common.cluster_name.clone(),
+            cluster: args.cluster_name.clone(),
             timeline: None,
             ..ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c))
         })
@@ -76,12 +78,12 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
     let anomalies: Vec<AnomalyData> = anomalies
         .iter()
         .map(|anomaly| AnomalyData {
-            cluster: args.common.cluster_name.clone(),
+            cluster: args.cluster_name.clone(),
             timeline: None,
             ..AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c))
         })
         .collect();
-    Ok(Findings {
+    let findings = Findings {
         checked_at: moment.wall_at(now),
         devices: Some(engine.view().devices().len()),
         gaps: incomplete(omitted).into_iter().collect(),
@@ -92,7 +94,41 @@ pub(super) fn look(args: &CheckArgs, no_agent: String) -> Result<Findings, Check
         anomalies,
         ipam,
         impaired: Vec::new(),
-    })
+    };
+    Ok(Look { findings, pods })
+}
+
+/// What one look found.
+pub(super) struct Look {
+    pub(super) findings: Findings,
+    /// The pods of the devices that are involved.
+    pub(super) pods: Arc<PodDirectory>,
+}
+
+impl Look {
+    /// Adds why everything was found, as far as one look can tell: nobody saw what was deleted.
+    ///
+    /// # Errors
+    /// If the system refuses basic resources.
+    pub(super) fn explain(&mut self, args: &CommonArgs) -> io::Result<()> {
+        let pods = Arc::clone(&self.pods);
+        let mut collector = Collector::new(&args.ipam, &args.pods, pods, Arc::default())?;
+        let due = Instant::now();
+        let explanations = Explanations::default();
+        for conflict in &mut self.findings.conflicts {
+            if let Some(facts) = collector.facts(Finding::Conflict(conflict), due) {
+                explanations.set(conflict.conflict_id.into(), Explanation::of(&facts));
+            }
+            conflict.explain(&explanations);
+        }
+        for anomaly in &mut self.findings.anomalies {
+            if let Some(facts) = collector.facts(Finding::Anomaly(anomaly), due) {
+                explanations.set(anomaly.anomaly_id.into(), Explanation::of(&facts));
+            }
+            anomaly.explain(&explanations);
+        }
+        Ok(())
+    }
 }
 
 /// How long a running agent waits before it reports such an anomaly, since network plugins cause some for a moment.
@@ -120,8 +156,8 @@ struct NodeState {
     pods: Arc<PodDirectory>,
 }
 
-fn read_node(args: &CheckArgs, node: &str) -> Result<NodeState, CheckError> {
-    let selector = DeviceSelector::new(&args.common.interfaces, &args.common.exclude_interfaces)?;
+fn read_node(args: &CommonArgs, node: &str) -> Result<NodeState, CheckError> {
+    let selector = DeviceSelector::new(&args.interfaces, &args.exclude_interfaces)?;
     let mut requests = NetlinkReader::open()?;
     let (snapshot, unreadable) = read_until_settled(SETTLE_TIMEOUT, || {
         let snapshot = requests.read_node(&selector)?;
@@ -137,7 +173,7 @@ fn read_node(args: &CheckArgs, node: &str) -> Result<NodeState, CheckError> {
     };
     let now = clock::now();
     let mut engine = Engine::new(Settings {
-        allow: args.common.allow.clone(),
+        allow: args.allow.clone(),
         id_seed: node::random(),
         // A second read replaces the grace periods. One check cannot know how long an allocation has been unused.
         anomalies: AnomalyRules {
@@ -170,10 +206,10 @@ fn read_node(args: &CheckArgs, node: &str) -> Result<NodeState, CheckError> {
     }
     step(&mut engine, Observation::RoutesLookedUp(lookup.answers));
     // Read IPAM after the kernel: IPAM allocates an address before it is configured, so every live address is in it.
-    let settings = &args.common.pods;
+    let settings = &args.pods;
     let kube = KubeClient::new(settings.kube);
     let limit = settings.lookup_timeout;
-    let allocations = ipam::read_once(&args.common.ipam, node, kube.clone(), limit);
+    let allocations = ipam::read_once(&args.ipam, node, kube.clone(), limit);
     // The owner of an allocation can only be compared with a pod that is known.
     let devices = if allocations.pools.is_empty() {
         involved_devices(&engine, now)

@@ -37,8 +37,8 @@ pub(super) enum Source {
 
 /// What is known about the node.
 #[derive(Debug)]
-pub(super) struct Findings {
-    pub(super) node: String,
+pub(crate) struct Findings {
+    pub(crate) node: String,
     pub(super) checked_at: WallTime,
     pub(super) source: Source,
     /// Number of pod devices; `None` if the agent does not know them yet.
@@ -46,8 +46,8 @@ pub(super) struct Findings {
     pub(super) gaps: Vec<Gap>,
     /// What the source never sees, as it is configured.
     pub(super) not_seen: Vec<String>,
-    pub(super) conflicts: Vec<ConflictData>,
-    pub(super) anomalies: Vec<AnomalyData>,
+    pub(crate) conflicts: Vec<ConflictData>,
+    pub(crate) anomalies: Vec<AnomalyData>,
     /// The IPAM sources, with the result of reading each.
     pub(super) ipam: Vec<String>,
     /// Other parts of the agent that do not work, such as a webhook.
@@ -55,12 +55,12 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    fn incomplete(&self) -> Option<String> {
+    pub(crate) fn incomplete(&self) -> Option<String> {
         let reasons: Vec<&str> = self.gaps.iter().map(|gap| gap.reason.as_str()).collect();
         (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let (source, agent, no_agent) = match &self.source {
             Source::Agent { url, version } => {
                 let agent = json!({ "url": url, "version": version });
@@ -90,22 +90,24 @@ impl Findings {
         document
     }
 
+    /// Where they come from.
+    pub(crate) fn source_text(&self) -> String {
+        let node = &self.node;
+        match &self.source {
+            Source::Agent { url, .. } => format!("the agent on {node} ({url})"),
+            Source::Kernel { no_agent } => {
+                format!("one look at the kernel state of {node}; {no_agent}")
+            }
+        }
+    }
+
     pub(super) fn text(&self, colour: Colour) -> String {
         let mut text = self.first_line();
         let mut line = |what: &str, value: &str| {
             // Writing to a string does not fail, here and below.
             let _ = writeln!(text, "{what}: {}", clean(value));
         };
-        let node = &self.node;
-        match &self.source {
-            Source::Agent { url, .. } => line("source", &format!("the agent on {node} ({url})")),
-            Source::Kernel { no_agent } => {
-                line(
-                    "source",
-                    &format!("one look at the kernel state of {node}; {no_agent}"),
-                );
-            }
-        }
+        line("source", &self.source_text());
         for gap in &self.gaps {
             line("incomplete", &gap.reason);
         }

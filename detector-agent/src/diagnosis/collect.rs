@@ -29,7 +29,25 @@ const EXPLAINED: [AnomalyKind; 3] = [
     AnomalyKind::RouteAstray,
 ];
 
-/// What is explained.
+/// What is to be explained.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Finding<'d> {
+    /// A conflict.
+    Conflict(&'d ConflictData),
+    /// An anomaly.
+    Anomaly(&'d AnomalyData),
+}
+
+impl<'d> From<&'d AnyEvent> for Finding<'d> {
+    fn from(event: &'d AnyEvent) -> Self {
+        match event {
+            AnyEvent::Conflict(event) => Self::Conflict(&event.data),
+            AnyEvent::Anomaly(event) => Self::Anomaly(&event.data),
+        }
+    }
+}
+
+/// A finding that is explained.
 struct Subject<'e> {
     finding: FindingKind,
     /// The address of the pod.
@@ -77,13 +95,13 @@ impl Collector {
         })
     }
 
-    /// The facts at `due` or later about a conflict or an anomaly; `None` if findings of its kind are not explained.
-    pub(crate) fn facts(&mut self, event: &AnyEvent, due: Instant) -> Option<Facts> {
+    /// The facts at `due` or later; `None` if findings of this kind are not explained.
+    pub(crate) fn facts(&mut self, finding: Finding<'_>, due: Instant) -> Option<Facts> {
         self.pools.refresh(due);
         self.sandboxes.refresh(due);
-        let subject = match event {
-            AnyEvent::Conflict(event) => self.conflict(&event.data)?,
-            AnyEvent::Anomaly(event) => self.anomaly(&event.data)?,
+        let subject = match finding {
+            Finding::Conflict(data) => self.conflict(data)?,
+            Finding::Anomaly(data) => self.anomaly(data)?,
         };
         Some(self.collect(subject))
     }

@@ -26,7 +26,7 @@ use detector_event::{Explanation, Explanations, SubjectId};
 
 use crate::metrics::Metrics;
 
-pub(crate) use collect::Collector;
+pub(crate) use collect::{Collector, Finding};
 pub(crate) use history::PoolHistory;
 pub(crate) use queue::{Findings, queue};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(
 ) {
     while let Some((event, due)) = findings.next() {
         let id = event.subject_id();
-        let Some(facts) = collector.facts(&event, due) else {
+        let Some(facts) = collector.facts((&event).into(), due) else {
             continue;
         };
         let is_first = explanations.of(id).is_none();
