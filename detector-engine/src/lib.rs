@@ -30,6 +30,7 @@ mod hash;
 mod limits;
 mod mirror;
 mod model;
+mod names;
 mod rules;
 mod small_set;
 mod step;

@@ -2,12 +2,15 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::model::{
-    anomaly::AnomalyEffect,
-    conflict::{Claimant, Conflict},
-    kernel_objects::{AssignmentId, Mac},
-    network::Network,
-    observation::{IfIndex, Peer, Vlan},
+use crate::{
+    model::{
+        anomaly::AnomalyEffect,
+        conflict::{Claimant, Conflict},
+        kernel_objects::{AssignmentId, Mac},
+        network::Network,
+        observation::{IfIndex, Peer, Vlan},
+    },
+    names::named,
 };
 
 /// What follows from an observation.
@@ -102,34 +105,36 @@ pub struct BoundReached {
     pub limit: usize,
 }
 
-/// A bound that may refuse what the kernel or a pod reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BoundKind {
-    /// Addresses assigned to the pod's end of a device.
-    Addresses,
-    /// Addresses in a pod's namespace on further interfaces.
-    FurtherAddresses,
-    /// Assignments of one address on one link.
-    Assignments,
-    /// Changes of the addresses assigned to the pod's end of a device, in a second.
-    AddressChanges,
-    /// Claims that a device made in frames. They are not read again: a pod that still uses the
-    /// address sends frames again.
-    FrameClaims,
-    /// Neighbour entries on one device.
-    DeviceNeighbours,
-    /// Forwarding entries of one port.
-    PortForwarding,
-    /// Links.
-    Links,
-    /// Addresses of the node itself.
-    HostAddresses,
-    /// Neighbour entries of the node.
-    Neighbours,
-    /// Forwarding entries of the node.
-    Forwarding,
-    /// Routes.
-    Routes,
+named! {
+    /// A bound that may refuse what the kernel or a pod reports.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum BoundKind {
+        /// Addresses assigned to the pod's end of a device.
+        Addresses = "addresses of a pod device",
+        /// Addresses in a pod's namespace on further interfaces.
+        FurtherAddresses = "addresses on further interfaces of a pod",
+        /// Assignments of one address on one link.
+        Assignments = "assignments of one address",
+        /// Changes of the addresses assigned to the pod's end of a device, in a second.
+        AddressChanges = "changes of the addresses of a pod device in a second",
+        /// Claims that a device made in frames. They are not read again: a pod that still uses the
+        /// address sends frames again.
+        FrameClaims = "claims of a device in frames",
+        /// Neighbour entries on one device.
+        DeviceNeighbours = "neighbour entries of a pod device",
+        /// Forwarding entries of one port.
+        PortForwarding = "forwarding entries of a port",
+        /// Links.
+        Links = "links",
+        /// Addresses of the node itself.
+        HostAddresses = "addresses of the node",
+        /// Neighbour entries of the node.
+        Neighbours = "neighbour entries",
+        /// Forwarding entries of the node.
+        Forwarding = "forwarding entries",
+        /// Routes.
+        Routes = "routes",
+    }
 }
 
 /// A pod device, as the attach worker and the pod lookups need it.
