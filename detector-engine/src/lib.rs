@@ -42,8 +42,7 @@ pub use limits::claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_AD
 pub use mirror::facts::MAX_ASSIGNMENTS;
 pub use model::{
     anomaly::{
-        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,
-        ResolveReason,
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, RangeOverlap, ResolveReason,
     },
     beginning::{Beginning, Seen, UnknownBeginning},
     conflict::*,
@@ -52,6 +51,7 @@ pub use model::{
         ListedClaim, PodDevice, RereadReason,
     },
     evidence_detail::EvidenceDetail,
+    ids::{AnomalyId, ConflictId},
     known_pod::KnownPod,
     network::{Network, NotANetwork},
     observation::*,

@@ -1,6 +1,6 @@
 //! Anomalies as the engine reports them: plain, owned data.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -8,36 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::{
     model::{
         conflict::Claimant,
+        ids::AnomalyId,
         observation::{Timestamp, Vlan},
         pool::{PoolRequest, PoolSource},
     },
     names::named,
 };
-
-/// Identifies an anomaly for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct AnomalyId(pub u128);
-
-impl From<AnomalyId> for String {
-    fn from(id: AnomalyId) -> Self {
-        id.to_string()
-    }
-}
-
-impl TryFrom<String> for AnomalyId {
-    type Error = std::num::ParseIntError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        u128::from_str_radix(&text, 16).map(Self)
-    }
-}
-
-impl fmt::Display for AnomalyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
 
 named! {
     /// What kind of anomaly it is.

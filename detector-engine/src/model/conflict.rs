@@ -1,44 +1,19 @@
 //! Conflicts as the engine reports them: plain, owned data.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
-        anomaly::AnomalyId,
         beginning::{Beginning, Seen},
         evidence_detail::EvidenceDetail,
+        ids::{AnomalyId, ConflictId},
         network::Network,
         observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
     },
     names::named,
 };
-
-/// Identifies a conflict for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct ConflictId(pub u128);
-
-impl fmt::Display for ConflictId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-impl From<ConflictId> for String {
-    fn from(id: ConflictId) -> Self {
-        id.to_string()
-    }
-}
-
-impl TryFrom<String> for ConflictId {
-    type Error = std::num::ParseIntError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        u128::from_str_radix(&text, 16).map(Self)
-    }
-}
 
 named! {
     /// What kind of conflict it is.

@@ -7,10 +7,11 @@ use crate::mirror::facts::Facts;
 use crate::{
     mirror::{facts::Owner, links::LinkState},
     model::{
-        anomaly::{Anomaly, AnomalyId, AnomalyKind},
+        anomaly::{Anomaly, AnomalyKind},
         beginning::mark_newest,
-        conflict::{ClaimantId, Conflict, ConflictId, ConflictKind, Reported},
+        conflict::{ClaimantId, Conflict, ConflictKind, Reported},
         effect::{CertainClaim, DropCounters, ListedClaim, PodDevice},
+        ids::{AnomalyId, ConflictId},
         observation::{IfIndex, NudState, Timestamp},
         record::OpenConflict,
         scope::{NODE_WIDE, Scope, is_link_local},

@@ -12,13 +12,11 @@ use crate::{
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::AnomalyId,
         conflict::{
-            Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason,
-            Reported,
+            Claimant, ClaimantId, Confidence, Conflict, ConflictKind, LeaveReason, Reported,
         },
         effect::Effect,
-        ids::mix,
+        ids::{AnomalyId, ConflictId, IdSequence},
         network::Network,
         observation::Timestamp,
         scope::Scope,
@@ -65,8 +63,7 @@ pub(crate) struct DecisionTime {
 pub(crate) struct Lifecycle {
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
     counts: KindCounts<ConflictKind>,
-    seed: u64,
-    serial: u64,
+    ids: IdSequence,
     room: ConflictRoom,
     /// How many claimants all open conflicts list.
     listed: usize,
@@ -80,8 +77,7 @@ impl Lifecycle {
         Self {
             open: HashMap::default(),
             counts: KindCounts::default(),
-            seed,
-            serial: 0,
+            ids: IdSequence::new(seed),
             room: ConflictRoom::default(),
             listed: 0,
             ended: EndedConflicts::default(),
@@ -208,7 +204,7 @@ impl Lifecycle {
                 TrackedConflict::raise(address, scope, kind, decision, at, (bounds, room));
             let what = Recurrence::new(address, scope, kind, &opened.ids);
             let again = self.ended.take(&what, at.now);
-            let (id, repeats) = again.unwrap_or_else(|| (self.next_id(), 0));
+            let (id, repeats) = again.unwrap_or_else(|| (ConflictId(self.ids.next()), 0));
             let conflict = Arc::make_mut(&mut opened.conflict);
             (conflict.id, conflict.repeats) = (id, repeats);
             effects.push(Effect::Raised(Arc::clone(&opened.conflict)));
@@ -289,14 +285,6 @@ impl Lifecycle {
                 self.waiting.schedule(address, due);
             }
         }
-    }
-
-    /// Distinct across restarts by the seed, and within one run by the serial number.
-    fn next_id(&mut self) -> ConflictId {
-        self.serial += 1;
-        let high = mix(self.seed ^ mix(self.serial));
-        let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
-        ConflictId((u128::from(high) << 64) | u128::from(low))
     }
 }
 

@@ -16,7 +16,8 @@ use std::{
 use crate::{
     hash::HashMap,
     model::{
-        conflict::{ClaimantId, Conflict, ConflictId, ConflictKind},
+        conflict::{ClaimantId, Conflict, ConflictKind},
+        ids::ConflictId,
         observation::Timestamp,
         scope::Scope,
     },

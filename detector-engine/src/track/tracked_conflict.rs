@@ -4,10 +4,9 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use crate::{
     model::{
-        conflict::{
-            Claimant, ClaimantId, Conflict, ConflictId, ConflictKind, ConflictScope, LeaveReason,
-        },
+        conflict::{Claimant, ClaimantId, Conflict, ConflictKind, ConflictScope, LeaveReason},
         effect::Effect,
+        ids::ConflictId,
         network::Network,
         observation::Timestamp,
         scope::Scope,

@@ -9,7 +9,8 @@ use crate::{
     hash::HashMap,
     model::{
         anomaly::Contested,
-        conflict::{ClaimantId, Confidence, Conflict, ConflictId, ConflictKind},
+        conflict::{ClaimantId, Confidence, Conflict, ConflictKind},
+        ids::ConflictId,
         observation::{IfIndex, Timestamp},
     },
 };

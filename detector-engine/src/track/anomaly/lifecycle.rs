@@ -12,11 +12,9 @@ use crate::{
     limits::expiry::ExpiryQueue,
     mirror::pools::Pools,
     model::{
-        anomaly::{
-            Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
-        },
+        anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
         conflict::{Claimant, ClaimantId},
-        ids::mix,
+        ids::{AnomalyId, IdSequence},
         observation::{IfIndex, Timestamp, Vlan},
         pool::{PoolId, PoolSource},
         settings::{AnomalyRules, Bounds},
@@ -105,8 +103,7 @@ pub(crate) struct Anomalies {
     /// Open ones by the device that they name.
     by_device: HashMap<IfIndex, usize>,
     pub(super) expiry: ExpiryQueue,
-    seed: u64,
-    serial: u64,
+    ids: IdSequence,
     pub(super) refused: u64,
 }
 
@@ -131,8 +128,8 @@ impl Anomalies {
             pending_reads: BTreeSet::new(),
             by_device: HashMap::default(),
             expiry: ExpiryQueue::default(),
-            seed,
-            serial: 0,
+            // Distinct from the conflict ids of the same seed.
+            ids: IdSequence::new(!seed),
             refused: 0,
         }
     }
@@ -311,7 +308,7 @@ impl Anomalies {
             return;
         }
         let anomaly = Anomaly {
-            id: self.next_id(),
+            id: AnomalyId(self.ids.next()),
             kind: key.kind,
             cause: details.cause,
             address: key.address,
@@ -389,14 +386,6 @@ impl Anomalies {
             self.counts.subtract(&anomaly.kind);
             effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
-    }
-
-    /// Distinct from the conflict ids of the same seed.
-    fn next_id(&mut self) -> AnomalyId {
-        self.serial += 1;
-        let high = mix(!self.seed ^ mix(self.serial));
-        let low = mix((!self.seed).rotate_left(32).wrapping_add(self.serial));
-        AnomalyId((u128::from(high) << 64) | u128::from(low))
     }
 }
 

@@ -16,10 +16,9 @@ use std::{
 use crate::{
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::{
-            Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
-        },
-        conflict::{Claimant, ClaimantId, Conflict, ConflictId},
+        anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
+        conflict::{Claimant, ClaimantId, Conflict},
+        ids::{AnomalyId, ConflictId},
         observation::{IfIndex, Timestamp},
         settings::Bounds,
     },
