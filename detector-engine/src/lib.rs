@@ -22,11 +22,13 @@
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
+mod counts;
 pub mod diagnosis;
 #[doc(hidden)]
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
+mod index;
 mod limits;
 mod mirror;
 mod model;

@@ -4,10 +4,10 @@
 //! An entry that ages out is kept as long as a neighbour entry has its hardware address: a quiet
 //! pod's entry ages out, but the pod stays where it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::{
-    hash::HashMap,
+    index::Index,
     model::observation::{FdbEntry, IfIndex, Mac},
 };
 
@@ -34,7 +34,7 @@ struct FdbPort {
 #[derive(Debug, Default)]
 pub(crate) struct Fdb {
     entries: BTreeMap<FdbKey, FdbPort>,
-    by_port: HashMap<IfIndex, BTreeSet<FdbKey>>,
+    by_port: Index<IfIndex, FdbKey>,
 }
 
 impl Fdb {
@@ -72,7 +72,7 @@ impl Fdb {
 
     /// How many of them are of one port.
     pub(crate) fn len_of_port(&self, port: IfIndex) -> usize {
-        self.by_port.get(&port).map_or(0, BTreeSet::len)
+        self.by_port.len_of(&port)
     }
 
     /// The kernel's entries, without those that aged out.
@@ -88,7 +88,7 @@ impl Fdb {
 
     /// The hardware addresses that are, or last were, behind a port.
     pub(crate) fn behind_port(&self, port: IfIndex) -> Vec<(IfIndex, Mac)> {
-        let keys = self.by_port.get(&port).into_iter().flatten();
+        let keys = self.by_port.of(&port);
         keys.map(|(bridge, mac, _)| (*bridge, *mac)).collect()
     }
 
@@ -135,7 +135,7 @@ impl Fdb {
         let of_bridge = self
             .entries
             .range((ifindex, Mac::default(), None)..=(ifindex, Mac([u8::MAX; 6]), Some(u16::MAX)));
-        let of_port = self.by_port.get(&ifindex).into_iter().flatten();
+        let of_port = self.by_port.of(&ifindex);
         let keys: Vec<FdbKey> = of_bridge
             .map(|(key, _)| key)
             .chain(of_port)
@@ -146,7 +146,7 @@ impl Fdb {
 
     /// A port left a bridge. Returns the hardware addresses that were behind it.
     pub(crate) fn remove_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
-        let of_port = self.by_port.get(&port).into_iter().flatten();
+        let of_port = self.by_port.of(&port);
         let keys: Vec<FdbKey> = of_port.filter(|key| key.0 == bridge).copied().collect();
         self.remove_all(&keys)
     }
@@ -163,18 +163,12 @@ impl Fdb {
     fn put(&mut self, key: FdbKey, port: IfIndex, aged: bool) {
         self.remove(&key);
         self.entries.insert(key, FdbPort { port, aged });
-        self.by_port.entry(port).or_default().insert(key);
+        self.by_port.insert(port, key);
     }
 
     fn remove(&mut self, key: &FdbKey) {
-        let Some(found) = self.entries.remove(key) else {
-            return;
-        };
-        if let Some(keys) = self.by_port.get_mut(&found.port) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_port.remove(&found.port);
-            }
+        if let Some(found) = self.entries.remove(key) {
+            self.by_port.remove(found.port, key);
         }
     }
 

@@ -2,13 +2,11 @@
 //! show it. A route is never a claim, and the kernel's own answer takes precedence
 //! ([`route_lookups`](crate::mirror::route_lookups)).
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use crate::{
     hash::HashMap,
+    index::Index,
     mirror::topology::L3Presence,
     model::observation::{IfIndex, Route, RouteKey, RoutePlace},
     small_set::push_compact,
@@ -34,8 +32,8 @@ pub(crate) struct Routes {
     /// entry.
     by_length: BTreeMap<u8, Destinations>,
     count: usize,
-    /// How many host routes to each address lead to each link.
-    hosts: BTreeMap<(IfIndex, IpAddr), u32>,
+    /// The destinations of host routes by the link that they lead to.
+    hosts: Index<IfIndex, IpAddr>,
     /// The links that they lead to.
     pub(crate) presence: L3Presence,
 }
@@ -93,20 +91,15 @@ impl Routes {
     fn index(&mut self, route: &Route) {
         self.presence.add(route.ifindex, route.destination);
         if is_host_route(route) {
-            let key = (route.ifindex, route.destination);
-            *self.hosts.entry(key).or_default() += 1;
+            self.hosts.insert(route.ifindex, route.destination);
         }
     }
 
     fn unindex(&mut self, route: &Route) {
         self.presence.remove(route.ifindex, route.destination);
-        if is_host_route(route)
-            && let Entry::Occupied(mut entry) = self.hosts.entry((route.ifindex, route.destination))
-        {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
+        let leads_there = |other: &Route| other.ifindex == route.ifindex;
+        if is_host_route(route) && !self.host_routes(route.destination).any(leads_there) {
+            self.hosts.remove(route.ifindex, &route.destination);
         }
     }
 
@@ -195,11 +188,7 @@ impl Routes {
 
     /// The destinations of the host routes to a link, of all tables.
     pub(crate) fn host_routes_to(&self, ifindex: IfIndex) -> impl Iterator<Item = IpAddr> {
-        let from = (ifindex, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let there = self.hosts.range(from..);
-        there
-            .take_while(move |((out, _), _)| *out == ifindex)
-            .map(|((_, address), _)| *address)
+        self.hosts.of(&ifindex).copied()
     }
 
     /// Whether a route covers `address`.

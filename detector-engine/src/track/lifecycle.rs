@@ -9,6 +9,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
+    counts::Counts,
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     model::{
@@ -24,7 +25,6 @@ use crate::{
     },
     track::{
         conflict_room::{ConflictRoom, RetryTarget},
-        counts::KindCounts,
         repeats::{EndedConflicts, Recurrence},
         tracked_conflict::TrackedConflict,
     },
@@ -62,7 +62,7 @@ pub(crate) struct DecisionTime {
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
-    counts: KindCounts<ConflictKind>,
+    counts: Counts<ConflictKind>,
     ids: IdSequence,
     room: ConflictRoom,
     /// How many claimants all open conflicts list.
@@ -76,7 +76,7 @@ impl Lifecycle {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             open: HashMap::default(),
-            counts: KindCounts::default(),
+            counts: Counts::default(),
             ids: IdSequence::new(seed),
             room: ConflictRoom::default(),
             listed: 0,
@@ -160,7 +160,7 @@ impl Lifecycle {
                         kind: Some(kind), ..
                     },
                 ) => {
-                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.subtract(known.conflict.kind);
                     self.counts.add(kind);
                     known.begins_again();
                     known.has_unreported_change |=
@@ -181,7 +181,7 @@ impl Lifecycle {
                     still_open.push((scope, known));
                 }
                 outcome => {
-                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.subtract(known.conflict.kind);
                     let what = Recurrence::new(address, scope, known.conflict.kind, &known.ids);
                     let resolved = known.resolve(outcome, &leave_reason, at, (bounds, room));
                     self.ended

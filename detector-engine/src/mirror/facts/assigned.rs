@@ -216,28 +216,27 @@ impl Facts {
     }
 
     pub(super) fn insert_assigned(&mut self, address: IpAddr, assigned: Assigned) {
-        let owned = self.owners.entry(assigned.owner()).or_default();
-        owned.insert(address);
+        self.owners.insert(assigned.owner(), address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.assigned, assigned);
     }
 
     /// How many addresses are assigned on `peer`.
     pub(crate) fn assigned_count(&self, peer: Peer) -> usize {
-        self.owners.get(&Owner::Peer(peer)).map_or(0, SmallSet::len)
+        self.owners.len_of(&Owner::Peer(peer))
     }
 
     /// Whether an address of the family of `address` is assigned on `peer`; one that is not
     /// link-local, unless `address` is.
     pub(crate) fn has_address_like(&self, peer: Peer, address: IpAddr) -> bool {
-        let owned = self.owners.get(&Owner::Peer(peer));
-        owned.is_some_and(|owned| owned.iter().any(|known| is_like(*known, address)))
+        let mut owned = self.owners.of(&Owner::Peer(peer));
+        owned.any(|known| is_like(*known, address))
     }
 
     /// Whether only link-local addresses are assigned on `peer`, or none.
     pub(crate) fn is_bare(&self, peer: Peer) -> bool {
-        let owned = self.owners.get(&Owner::Peer(peer));
-        owned.is_none_or(|owned| owned.iter().all(|address| is_link_local(*address)))
+        let mut owned = self.owners.of(&Owner::Peer(peer));
+        owned.all(|address| is_link_local(*address))
     }
 
     /// Removes one assignment of an address. The address itself stays until [`Facts::unassign`].
@@ -284,9 +283,7 @@ impl Facts {
     }
 
     fn assigned_of(&self, owner: Owner) -> impl Iterator<Item = (IpAddr, &Assigned)> {
-        let owned = self.owners.get(&owner);
-        let addresses = owned.into_iter().flat_map(SmallSet::iter);
-        addresses.filter_map(move |address| {
+        self.owners.of(&owner).filter_map(move |address| {
             let facts = self.by_address.get(address)?;
             Some((*address, facts.assigned_to(owner)?))
         })
@@ -313,7 +310,9 @@ impl Facts {
                 }
                 self.unindex_link(ifindex, address);
             }
-            Owner::Peer(_) | Owner::Further(_) => self.unindex(owner, address),
+            Owner::Peer(_) | Owner::Further(_) => {
+                self.owners.remove(owner, &address);
+            }
         }
         self.drop_if_empty(address);
         was_assigned

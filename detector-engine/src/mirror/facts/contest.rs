@@ -101,9 +101,9 @@ impl Facts {
         });
         let others = |ifindex: IfIndex| ifindex != claimer.device;
         let neighbours = facts.neighbours.iter().filter(|n| others(n.ifindex));
-        let neighbours = neighbours.map(|n| rival(self.neighbours.of(n.ifindex)));
+        let neighbours = neighbours.map(|n| rival(self.neighbours.of(&n.ifindex)));
         let frames = facts.frames.iter().filter(|f| others(f.ifindex));
-        let frames = frames.map(|f| rival(self.frames.of(f.ifindex)));
+        let frames = frames.map(|f| rival(self.frames.of(&f.ifindex)));
         assigned.chain(neighbours).chain(frames).max()
     }
 }

@@ -70,7 +70,7 @@ impl Facts {
                 StoreOutcome::Refreshed
             };
         }
-        let count = self.frames.of(fact.ifindex);
+        let count = self.frames.of(&fact.ifindex);
         let claimer = Claimer {
             device: fact.ifindex,
             peer,
@@ -82,7 +82,7 @@ impl Facts {
         }
         let at = fact.seen.last;
         self.frames.add(fact.ifindex);
-        self.index_link(fact.ifindex, address);
+        self.owners.insert(Owner::Link(fact.ifindex), address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.frames, fact);
         self.promote(address, at, bounds);
@@ -127,7 +127,9 @@ impl Facts {
         if gone == 0 {
             return false;
         }
-        self.frames.subtract(ifindex, gone);
+        for _ in 0..gone {
+            self.frames.subtract(ifindex);
+        }
         self.unindex_link(ifindex, address);
         self.drop_if_empty(address);
         true

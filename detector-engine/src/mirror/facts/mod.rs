@@ -25,10 +25,11 @@ pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext}
 
 pub(crate) use crate::model::kernel_objects::Owner;
 use crate::{
+    counts::Counts,
     hash::{HashMap, HashSet},
+    index::Index,
     mirror::topology::L3Presence,
     model::observation::{IfIndex, Mac, NsId, Peer},
-    small_set::SmallSet,
 };
 use overflow::AddressOverflow;
 use removals::RecentRemovals;
@@ -102,44 +103,22 @@ pub(crate) enum StoreOutcome {
     Refused,
 }
 
-/// Number of facts of one kind by link.
-#[derive(Debug, Default)]
-struct LinkCounts(HashMap<IfIndex, usize>);
-
-impl LinkCounts {
-    fn of(&self, ifindex: IfIndex) -> usize {
-        self.0.get(&ifindex).copied().unwrap_or_default()
-    }
-
-    fn add(&mut self, ifindex: IfIndex) {
-        *self.0.entry(ifindex).or_default() += 1;
-    }
-
-    fn subtract(&mut self, ifindex: IfIndex, count: usize) {
-        if let Some(known) = self.0.get_mut(&ifindex) {
-            *known = known.saturating_sub(count);
-            if *known == 0 {
-                self.0.remove(&ifindex);
-            }
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     /// Boxed: a table has up to twice as many places as entries.
     by_address: HashMap<IpAddr, Box<AddressFacts>>,
-    owners: HashMap<Owner, SmallSet<IpAddr>>,
+    owners: Index<Owner, IpAddr>,
     /// Addresses on further interfaces beyond the bound of their peer: stored once another claims the address too.
     further_beyond: HashMap<Peer, HashSet<IpAddr>>,
     /// Peers with such an address that another claims since last taken.
     further_contested: BTreeSet<Peer>,
-    frames: LinkCounts,
-    neighbours: LinkCounts,
+    /// Claims in frames, and neighbour entries, by link.
+    frames: Counts<IfIndex>,
+    neighbours: Counts<IfIndex>,
     neighbour_count: usize,
     host_count: usize,
     /// The addresses for which neighbour entries of a bridge have a hardware address.
-    behind: HashMap<(IfIndex, Mac), SmallSet<IpAddr>>,
+    behind: Index<(IfIndex, Mac), IpAddr>,
     /// What was removed from `behind` since last taken.
     unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
@@ -165,7 +144,7 @@ impl Facts {
 
     /// How many neighbour entries are on one link.
     pub(crate) fn neighbours_on(&self, ifindex: IfIndex) -> usize {
-        self.neighbours.of(ifindex)
+        self.neighbours.of(&ifindex)
     }
 
     /// How many addresses the node itself has, once for each link.
@@ -178,10 +157,7 @@ impl Facts {
     }
 
     pub(crate) fn owned_by(&self, owner: Owner) -> Vec<IpAddr> {
-        self.owners
-            .get(&owner)
-            .map(|set| set.iter().copied().collect())
-            .unwrap_or_default()
+        self.owners.of(&owner).copied().collect()
     }
 
     /// Removes the facts of a link of the node (frames, neighbours, node addresses).
@@ -205,13 +181,6 @@ impl Facts {
         addresses
     }
 
-    fn index_link(&mut self, ifindex: IfIndex, address: IpAddr) {
-        self.owners
-            .entry(Owner::Link(ifindex))
-            .or_default()
-            .insert(address);
-    }
-
     fn unindex_link(&mut self, ifindex: IfIndex, address: IpAddr) {
         let still = self.by_address.get(&address).is_some_and(|entry| {
             entry.frames.iter().any(|f| f.ifindex == ifindex)
@@ -219,16 +188,7 @@ impl Facts {
                 || entry.assigned_to(Owner::Link(ifindex)).is_some()
         });
         if !still {
-            self.unindex(Owner::Link(ifindex), address);
-        }
-    }
-
-    fn unindex(&mut self, owner: Owner, address: IpAddr) {
-        if let Some(set) = self.owners.get_mut(&owner) {
-            set.remove(&address);
-            if set.is_empty() {
-                self.owners.remove(&owner);
-            }
+            self.owners.remove(Owner::Link(ifindex), &address);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::{
-    mirror::facts::{Claimer, Facts, StoreOutcome},
+    mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
     model::{
         beginning::{Beginning, Seen},
         observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
@@ -64,10 +64,7 @@ pub(crate) struct NeighbourUpdateContext {
 impl Facts {
     /// Addresses whose neighbour entry on `bridge` has or recently had `mac`.
     pub(crate) fn addresses_behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
-        self.behind
-            .get(&(bridge, mac))
-            .map(|set| set.iter().copied().collect())
-            .unwrap_or_default()
+        self.behind.of(&(bridge, mac)).copied().collect()
     }
 
     /// Whether a neighbour entry on `bridge` has or recently had `mac`.
@@ -121,7 +118,7 @@ impl Facts {
                 self.unreference_mac(n.ifindex, mac, n.address);
             }
             if former.is_some() {
-                self.reference_mac(n.ifindex, lladdr, n.address);
+                self.behind.insert((n.ifindex, lladdr), n.address);
             }
             return if changed {
                 StoreOutcome::Changed
@@ -137,7 +134,7 @@ impl Facts {
             Some(_) => bounds.kernel_entries,
             None => bounds.claims_per_device,
         };
-        let count = self.neighbours.of(n.ifindex);
+        let count = self.neighbours.of(&n.ifindex);
         let claimer = Claimer {
             device: n.ifindex,
             peer,
@@ -162,9 +159,9 @@ impl Facts {
         push_compact(&mut entry.neighbours, added);
         self.neighbours.add(n.ifindex);
         self.neighbour_count += 1;
-        self.index_link(n.ifindex, n.address);
+        self.owners.insert(Owner::Link(n.ifindex), n.address);
         if former.is_some() {
-            self.reference_mac(n.ifindex, lladdr, n.address);
+            self.behind.insert((n.ifindex, lladdr), n.address);
         }
         self.promote(n.address, at, bounds);
         StoreOutcome::Changed
@@ -194,7 +191,7 @@ impl Facts {
             return false;
         };
         let gone = entry.neighbours.swap_remove(position);
-        self.neighbours.subtract(ifindex, 1);
+        self.neighbours.subtract(ifindex);
         self.neighbour_count -= 1;
         for mac in gone.former.iter().map(|f| f.mac).chain([gone.lladdr]) {
             self.unreference_mac(ifindex, mac, address);
@@ -263,24 +260,13 @@ impl Facts {
                     refuted: false,
                 },
             );
-            self.reference_mac(bridge, mac, address);
+            self.behind.insert((bridge, mac), address);
         }
     }
 
-    fn reference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
-        self.behind
-            .entry((bridge, mac))
-            .or_default()
-            .insert(address);
-    }
-
     fn unreference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
-        if let Some(set) = self.behind.get_mut(&(bridge, mac)) {
-            set.remove(&address);
-            if set.is_empty() {
-                self.behind.remove(&(bridge, mac));
-                self.unreferenced.push((bridge, mac));
-            }
+        if self.behind.remove((bridge, mac), &address) {
+            self.unreferenced.push((bridge, mac));
         }
     }
 

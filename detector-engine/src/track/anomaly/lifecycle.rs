@@ -1,13 +1,14 @@
 //! The lifecycle of anomalies: raised once and resolved once, or continued from the previous run.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
+    counts::Counts,
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     mirror::pools::Pools,
@@ -26,7 +27,6 @@ use crate::{
             macs::Macs,
             sweep::Sweeps,
         },
-        counts::KindCounts,
         lifecycle::DecisionTime,
     },
 };
@@ -76,7 +76,7 @@ pub(crate) struct Anomalies {
     pub(crate) pools: Pools,
     pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
-    counts: KindCounts<AnomalyKind>,
+    counts: Counts<AnomalyKind>,
     /// Anomalies of the previous run that were not found again yet.
     pub(super) restored: Vec<Anomaly>,
     restored_until: Option<Timestamp>,
@@ -101,7 +101,7 @@ pub(crate) struct Anomalies {
     /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
     pub(super) pending_reads: BTreeSet<(PoolId, Option<IpAddr>)>,
     /// Open ones by the device that they name.
-    by_device: HashMap<IfIndex, usize>,
+    by_device: Counts<IfIndex>,
     pub(super) expiry: ExpiryQueue,
     ids: IdSequence,
     pub(super) refused: u64,
@@ -113,7 +113,7 @@ impl Anomalies {
             rules,
             pools: Pools::default(),
             open: BTreeMap::new(),
-            counts: KindCounts::default(),
+            counts: Counts::default(),
             restored: Vec::new(),
             restored_until: None,
             unallocated_since: HashMap::default(),
@@ -126,7 +126,7 @@ impl Anomalies {
             sweeps: Sweeps::default(),
             macs: Macs::default(),
             pending_reads: BTreeSet::new(),
-            by_device: HashMap::default(),
+            by_device: Counts::default(),
             expiry: ExpiryQueue::default(),
             // Distinct from the conflict ids of the same seed.
             ids: IdSequence::new(!seed),
@@ -234,7 +234,7 @@ impl Anomalies {
         }
         self.restored_until = None;
         for anomaly in std::mem::take(&mut self.restored) {
-            self.counts.subtract(&anomaly.kind);
+            self.counts.subtract(anomaly.kind);
             effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
         }
     }
@@ -299,8 +299,8 @@ impl Anomalies {
             self.insert_open(key, continued);
             return;
         }
-        let of_device = holder.as_ref().and_then(|h| self.by_device.get(&h.ifindex));
-        let is_at_share = of_device.is_some_and(|count| *count >= bounds.anomalies_per_device);
+        let of_device = holder.as_ref().map(|h| self.by_device.of(&h.ifindex));
+        let is_at_share = of_device.is_some_and(|count| count >= bounds.anomalies_per_device);
         if is_at_share || self.open.len() >= bounds.open_conflicts {
             self.refused += 1;
             self.expiry
@@ -350,7 +350,7 @@ impl Anomalies {
 
     pub(super) fn insert_open(&mut self, key: AnomalyKey, anomaly: Anomaly) {
         if let Some(holder) = &anomaly.holder {
-            *self.by_device.entry(holder.ifindex).or_default() += 1;
+            self.by_device.add(holder.ifindex);
         }
         self.open.insert(key, anomaly);
     }
@@ -364,13 +364,8 @@ impl Anomalies {
 
     fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
         let anomaly = self.open.remove(key)?;
-        if let Some(holder) = &anomaly.holder
-            && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        if let Some(holder) = &anomaly.holder {
+            self.by_device.subtract(holder.ifindex);
         }
         Some(anomaly)
     }
@@ -383,7 +378,7 @@ impl Anomalies {
         effects: &mut Vec<AnomalyEffect>,
     ) {
         if let Some(anomaly) = self.remove_open(key) {
-            self.counts.subtract(&anomaly.kind);
+            self.counts.subtract(anomaly.kind);
             effects.push(resolved(anomaly, reason, at.now, at.decided_at));
         }
     }
