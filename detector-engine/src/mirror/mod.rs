@@ -9,8 +9,11 @@ pub(crate) mod route_lookups;
 pub(crate) mod routes;
 pub(crate) mod topology;
 
-use crate::mirror::{
-    bridge::Fdb, facts::Facts, links::Links, route_lookups::RouteLookups, routes::Routes,
+use crate::{
+    mirror::{
+        bridge::Fdb, facts::Facts, links::Links, route_lookups::RouteLookups, routes::Routes,
+    },
+    model::settings::Bounds,
 };
 
 /// What the kernel has, as far as it was reported. Claims are derived from it ([`ClaimContext`](crate::rules::claimants::ClaimContext)).
@@ -28,4 +31,13 @@ pub(crate) struct Mirror {
     pub(crate) route_lookups: RouteLookups,
     /// A snapshot of the whole node was merged at least once: what is not known does not exist.
     pub(crate) is_complete: bool,
+}
+
+impl Mirror {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            facts: Facts::new(bounds),
+            ..Self::default()
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::{
         snapshot::MAX_FURTHER_ADDRESSES,
     },
     step::Engine,
+    track::Step,
 };
 
 impl Engine {
@@ -33,10 +34,7 @@ impl Engine {
     /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
     /// make room. `true` if there were any.
     pub(super) fn evict_frames(&mut self, device: IfIndex) -> bool {
-        let evicted = self
-            .mirror
-            .facts
-            .evict_frames(device, &self.settings.bounds);
+        let evicted = self.mirror.facts.evict_frames(device);
         if evicted.is_empty() {
             return false;
         }
@@ -105,15 +103,15 @@ impl Engine {
     }
 
     /// Names the bounds that were reached in this step.
-    pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for (owner, bound) in self.reads.schedule.take_new(now) {
+    pub(super) fn report_bounds(&mut self, step: &mut Step<'_>) {
+        for (owner, bound) in self.reads.schedule.take_new(step.now) {
             let device = match owner {
                 ReadTarget::Node => None,
                 ReadTarget::Device(ifindex) => {
                     self.mirror.links.get(ifindex).map(LinkState::device)
                 }
             };
-            effects.push(Effect::BoundReached(BoundReached {
+            step.effects.push(Effect::BoundReached(BoundReached {
                 device,
                 bound,
                 limit: self.limit(bound),
@@ -122,9 +120,9 @@ impl Engine {
     }
 
     /// Requests what is due.
-    pub(super) fn read_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn read_due(&mut self, step: &mut Step<'_>) {
         let mut schedule = std::mem::take(&mut self.reads.schedule);
-        let due = schedule.take_due(now, |owner, bound| match owner {
+        let due = schedule.take_due(step.now, |owner, bound| match owner {
             ReadTarget::Node => self.has_room(bound),
             ReadTarget::Device(ifindex) => {
                 self.has_room_on(ifindex, bound)
@@ -136,10 +134,10 @@ impl Engine {
         self.reads.schedule = schedule;
         for target in due {
             match target {
-                ReadTarget::Node => effects.push(Effect::ReadNode(RereadReason::Room)),
+                ReadTarget::Node => step.effects.push(Effect::ReadNode(RereadReason::Room)),
                 ReadTarget::Device(ifindex) => {
                     let device = self.mirror.links.pod(ifindex).map(LinkState::device);
-                    effects.extend(device.map(Effect::ReadDevice));
+                    step.effects.extend(device.map(Effect::ReadDevice));
                 }
             }
         }

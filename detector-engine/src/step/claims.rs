@@ -41,11 +41,7 @@ impl Engine {
         let facts = self.mirror.facts.get(info.address);
         let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
         let was_bare = !self.mirror.facts.has_address_like(peer, info.address);
-        match self
-            .mirror
-            .facts
-            .assign((device, peer), info, first, &self.settings.bounds)
-        {
+        match self.mirror.facts.assign((device, peer), info, first) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
                 if was_bare {
@@ -211,11 +207,7 @@ impl Engine {
             return;
         }
         let first = (at, self.host_beginning(&info, at, live));
-        match self
-            .mirror
-            .facts
-            .assign_host(ifindex, info, first, &self.settings.bounds)
-        {
+        match self.mirror.facts.assign_host(ifindex, info, first) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
@@ -254,11 +246,7 @@ impl Engine {
             former: on_bridge.then_some(self.settings.flap_window),
             peer: link.and_then(|l| l.link.peer),
         };
-        match self
-            .mirror
-            .facts
-            .set_neighbour(neighbour, lladdr, context, &self.settings.bounds)
-        {
+        match self.mirror.facts.set_neighbour(neighbour, lladdr, context) {
             StoreOutcome::Changed => {}
             StoreOutcome::Refused => {
                 self.neighbour_refused(neighbour.ifindex);
@@ -338,14 +326,10 @@ impl Engine {
             seen: Seen::once(at, beginning),
         };
         let end = self.claim_context().expires_at(&fact);
-        let bounds = self.settings.bounds;
         let address = frame.address;
-        let mut outcome = self
-            .mirror
-            .facts
-            .add_frame(fact.clone(), address, peer, &bounds);
+        let mut outcome = self.mirror.facts.add_frame(fact.clone(), address, peer);
         if outcome == StoreOutcome::Refused && self.evict_frames(frame.ifindex) {
-            outcome = self.mirror.facts.add_frame(fact, address, peer, &bounds);
+            outcome = self.mirror.facts.add_frame(fact, address, peer);
         }
         match outcome {
             StoreOutcome::Changed => {
@@ -404,7 +388,7 @@ impl Engine {
         if self
             .tracked
             .moves
-            .record_claim(address, scope, claimant, is_one_pod, at, &self.settings)
+            .record_claim(address, scope, claimant, is_one_pod, at)
         {
             self.dirty.insert(address);
         }
@@ -413,10 +397,7 @@ impl Engine {
     /// Expires claims that have no removal event, and schedules the next check.
     pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
         self.dirty.insert(address);
-        let mut next = self
-            .tracked
-            .moves
-            .next_expiry(address, now, self.settings.flap_window);
+        let mut next = self.tracked.moves.next_expiry(address, now);
         let mut schedule = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut expired = Vec::new();
         let context = self.claim_context();

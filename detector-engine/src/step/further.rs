@@ -45,11 +45,10 @@ impl Engine {
         let link = self.mirror.links.pod_by_peer(peer);
         let first = at.max(link.map_or(at, |link| link.since));
         let beginning = self.further_beginning(link);
-        let bounds = &self.settings.bounds;
         let (added, gone) = self
             .mirror
             .facts
-            .set_further(peer, found, (first, beginning), bounds);
+            .set_further(peer, found, (first, beginning));
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);

@@ -15,14 +15,13 @@ use crate::{
     model::{
         anomaly::ResolveReason,
         conflict::ClaimantId,
-        effect::Effect,
         observation::{IfIndex, Mac, Vlan},
         scope::{is_claimable, is_link_local},
     },
     step::{Engine, anomalies::device_as_holder},
     track::{
+        Step,
         anomaly::{MacFault, MacKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -31,12 +30,12 @@ const LISTED: usize = 16;
 
 impl Engine {
     /// Checks the hardware addresses of pods for which something changed, or whose time has come.
-    pub(super) fn check_macs(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+    pub(super) fn check_macs(&mut self, step: &mut Step<'_>) {
         if !self.mirror.is_complete {
             return;
         }
         let mut macs = self.mirror.links.take_changed_macs();
-        while let Some(mac) = self.tracked.anomalies.macs.pop_due(at.now) {
+        while let Some(mac) = self.tracked.anomalies.macs.pop_due(step.now) {
             macs.insert(mac);
         }
         for mac in macs {
@@ -45,18 +44,12 @@ impl Engine {
                 ports.entry(key).or_default();
             }
             for (key, ports) in ports {
-                self.check_mac(key, &ports, at, effects);
+                self.check_mac(key, &ports, step);
             }
         }
     }
 
-    fn check_mac(
-        &mut self,
-        key: MacKey,
-        ports: &[IfIndex],
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn check_mac(&mut self, key: MacKey, ports: &[IfIndex], step: &mut Step<'_>) {
         let fault = self.mac_fault(key, ports);
         let named = self.tracked.anomalies.macs.named_device(&key);
         let exists = named.is_none_or(|(ifindex, generation)| {
@@ -68,17 +61,14 @@ impl Engine {
             ([], true) => Some(ResolveReason::MacUnique),
             _ => None,
         };
-        let settings = &self.settings;
         let anomalies = &mut self.tracked.anomalies;
-        let mut anomaly_effects = Vec::new();
         // Of what is wrong among the others, another finding follows.
         if fault.is_none() || gone.is_some() {
-            anomalies.mac_right(key, gone, at, settings, &mut anomaly_effects);
+            anomalies.mac_right(key, gone, step);
         }
         if let Some(fault) = fault {
-            anomalies.mac_wrong(key, fault, at, settings, &mut anomaly_effects);
+            anomalies.mac_wrong(key, fault, step);
         }
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
     /// The ports that pass packets to a pod with this hardware address, by L2 domain. Other switches

@@ -16,6 +16,7 @@ use crate::{
         snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
     },
     step::Engine,
+    track::Step,
 };
 
 /// Whether a live update of an assignment, or of the link that had it, is newer than a snapshot.
@@ -33,42 +34,35 @@ impl Engine {
         token: SnapshotToken,
         scope: SnapshotScope,
         snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         let finished = match self.reads.in_flight.finish(token, scope) {
             SnapshotOutcome::Usable(finished) => finished,
             SnapshotOutcome::Superseded => return,
             SnapshotOutcome::Unusable => {
-                effects.push(Effect::Resync);
+                step.effects.push(Effect::Resync);
                 return;
             }
         };
         match scope {
             SnapshotScope::Node => {
-                self.merge_node(&finished, snapshot, at, effects);
+                self.merge_node(&finished, snapshot, step);
                 // Notifications may have been lost.
                 self.mirror.route_lookups.request_all();
-                self.mark_full_snapshot(at);
+                self.mark_full_snapshot(step.at);
             }
             SnapshotScope::Device(ifindex) => {
                 let before = finished.is_self_check.then(|| self.device_state(ifindex));
-                self.merge_device(&finished, ifindex, snapshot, at, effects);
+                self.merge_device(&finished, ifindex, snapshot, step);
                 if let Some(before) = before.flatten() {
-                    self.compare_device(ifindex, &before, at, effects);
+                    self.compare_device(ifindex, &before, step);
                 }
             }
         }
         self.reads.in_flight.merged(finished);
     }
 
-    fn merge_node(
-        &mut self,
-        finished: &FinishedSnapshot,
-        snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn merge_node(&mut self, finished: &FinishedSnapshot, snapshot: Snapshot, step: &mut Step<'_>) {
         let truncated = snapshot.truncated;
         self.reads.schedule.node_read(finished.started());
         self.note_truncated(truncated);
@@ -79,7 +73,7 @@ impl Engine {
             .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
             .collect();
         for ifindex in gone {
-            self.link_gone(ifindex, effects);
+            self.link_gone(ifindex, step);
         }
         // The number of a pod's namespace may be an earlier pod's in this snapshot: remember which
         // device had it then.
@@ -100,7 +94,7 @@ impl Engine {
             if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
                 link.peer = None;
             }
-            self.link(link, true, at, effects);
+            self.link(link, true, step);
         }
         for vlan in snapshot.port_vlans {
             let replaced = finished.is_outdated(&StateKey::LinkIdentity(vlan.ifindex));
@@ -110,18 +104,18 @@ impl Engine {
         }
         self.merge_fdb(finished, &snapshot.fdb, truncated.fdb);
         self.merge_routes(finished, &snapshot.routes, truncated.routes);
-        self.merge_host(finished, &snapshot.host, truncated.host, at);
+        self.merge_host(finished, &snapshot.host, truncated.host, step.at);
         let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
-        let read = self.merge_pods(finished, snapshot.pods, same, at);
+        let read = self.merge_pods(finished, snapshot.pods, same, step.at);
         let followed: Vec<_> = if truncated.neighbours {
             Vec::new()
         } else {
             self.mirror.links.iter().map(|l| l.link.ifindex).collect()
         };
-        self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.merge_neighbours(finished, &followed, &snapshot.neighbours, step.at);
         self.mark_read(&read);
         self.mirror.links.set_complete(!truncated.links);
-        self.apply_restored(finished, at);
+        self.apply_restored(finished, step.at);
     }
 
     fn merge_device(
@@ -129,8 +123,7 @@ impl Engine {
         finished: &FinishedSnapshot,
         ifindex: IfIndex,
         snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         if self.mirror.links.get(ifindex).is_none() {
             return;
@@ -139,12 +132,17 @@ impl Engine {
         // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
-            self.link(link, true, at, effects);
+            self.link(link, true, step);
         }
-        let read = self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
+        let read = self.merge_pods(
+            finished,
+            snapshot.pods,
+            |_, device| device == ifindex,
+            step.at,
+        );
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
-        self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+        self.merge_neighbours(finished, &[ifindex], &neighbours, step.at);
         self.mark_read(&read);
     }
 

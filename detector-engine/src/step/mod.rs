@@ -25,6 +25,7 @@ mod view;
 use std::{
     collections::{BTreeSet, VecDeque},
     net::IpAddr,
+    sync::Arc,
 };
 
 use crate::{
@@ -45,12 +46,7 @@ use crate::{
         },
         settings::Settings,
     },
-    track::{
-        anomaly::Anomalies,
-        counts::ClaimCounts,
-        lifecycle::{DecisionTime, Lifecycle},
-        moves::Moves,
-    },
+    track::{Step, anomaly::Anomalies, counts::ClaimCounts, lifecycle::Lifecycle, moves::Moves},
 };
 
 pub use view::View;
@@ -59,7 +55,7 @@ pub use view::View;
 /// [`engine`](crate).
 #[derive(Debug)]
 pub struct Engine {
-    settings: Settings,
+    settings: Arc<Settings>,
     mirror: Mirror,
     reads: Reads,
     tracked: Tracked,
@@ -116,19 +112,20 @@ impl Engine {
     /// An engine without any state.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
+        let settings = Arc::new(settings);
         Self {
             tracked: Tracked {
-                lifecycle: Lifecycle::new(settings.id_seed),
-                moves: Moves::default(),
-                anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+                lifecycle: Lifecycle::new(&settings),
+                moves: Moves::new(&settings),
+                anomalies: Anomalies::new(&settings),
                 restored: restore::RestoredConflicts::default(),
             },
             noted: NotedClaims {
                 changed: settings.follow_claims.then(BTreeSet::new),
                 ..NotedClaims::default()
             },
+            mirror: Mirror::new(settings.bounds),
             settings,
-            mirror: Mirror::default(),
             reads: Reads::default(),
             timers: Timers::default(),
             drops: DropCounters::default(),
@@ -145,21 +142,18 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let TimedObservation { at, observation } = observation;
-        let decision = DecisionTime {
-            now,
-            decided_at: at,
-        };
+        let step = &mut Step { now, at, effects };
         for key in StateKey::of(&observation).into_iter().flatten() {
             self.touch(key);
         }
         self.mirror.route_lookups.observe(&observation);
         match observation {
-            Observation::Link(link) => self.link(link, false, at, effects),
-            Observation::LinkGone(ifindex) => self.link_gone(ifindex, effects),
+            Observation::Link(link) => self.link(link, false, step),
+            Observation::LinkGone(ifindex) => self.link_gone(ifindex, step),
             Observation::PortVlan(vlan) => self.port_vlan(vlan),
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
-            Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
+            Observation::PeerMoved(peer) => self.peer_moved(peer, step),
             Observation::PodLink(peer, mac) => self.pod_link(peer, mac),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.address, now) {
@@ -190,23 +184,23 @@ impl Engine {
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::UnansweredProbe(probe) => self.unanswered_probe(&probe, decision, effects),
+            Observation::UnansweredProbe(probe) => self.unanswered_probe(&probe, step),
             Observation::RouterAdvertisement(advertisement) => {
-                self.router_advertisement(advertisement, decision, effects);
+                self.router_advertisement(advertisement, step);
             }
             Observation::SnapshotStarted(token) => self.reads.in_flight.start(token),
             Observation::SelfCheckStarted(token) => self.reads.in_flight.start_self_check(token),
             Observation::SnapshotFailed(token) => self.reads.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
-                self.merge_snapshot(token, scope, *snapshot, at, effects)
+                self.merge_snapshot(token, scope, *snapshot, step)
             }
-            Observation::Pool(update) => self.update_pool(update, decision, effects),
-            Observation::PodsKnown(known) => self.pods_known(known, decision, effects),
+            Observation::Pool(update) => self.update_pool(update, step),
+            Observation::PodsKnown(known) => self.pods_known(known, step),
             Observation::NetworksKnown(devices) => self.networks_known(&devices),
             Observation::ClaimedTableLost => self.noted.table.request_rewrite(),
-            Observation::DeadlineReached => self.expire(now, effects),
+            Observation::DeadlineReached => self.expire(step),
         }
-        self.apply_pending(decision, effects);
+        self.apply_pending(step);
     }
 
     /// Notes that an entry is other evidence than before. Only a snapshot in flight needs to know, and each update would cost a
@@ -270,17 +264,17 @@ impl Engine {
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
-    fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        while let Some(address) = self.timers.expiry.pop_due(now) {
-            self.expire_claims(address, now);
+    fn expire(&mut self, step: &mut Step<'_>) {
+        while let Some(address) = self.timers.expiry.pop_due(step.now) {
+            self.expire_claims(address, step.now);
         }
-        while let Some(address) = self.tracked.lifecycle.pop_due(now) {
+        while let Some(address) = self.tracked.lifecycle.pop_due(step.now) {
             self.dirty.insert(address);
         }
-        self.expire_anomalies(now, effects);
-        self.expire_network_waits(now);
-        while let Some(discrepancy) = self.reads.discrepancies.pop_due(now) {
-            effects.push(Effect::Corrected(discrepancy));
+        self.expire_anomalies(step);
+        self.expire_network_waits(step.now);
+        while let Some(discrepancy) = self.reads.discrepancies.pop_due(step.now) {
+            step.effects.push(Effect::Corrected(discrepancy));
         }
     }
 }

@@ -216,12 +216,7 @@ impl Engine {
             tentative: restored.tentative,
             seen: restored.seen,
         };
-        if self
-            .mirror
-            .facts
-            .add_frame(fact, address, restored.peer, &self.settings.bounds)
-            == StoreOutcome::Refused
-        {
+        if self.mirror.facts.add_frame(fact, address, restored.peer) == StoreOutcome::Refused {
             self.drops.claims += 1;
             self.refused_on(device, BoundKind::FrameClaims);
         }

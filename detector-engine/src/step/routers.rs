@@ -7,13 +7,12 @@ use crate::{
     mirror::links::LinkState,
     model::{
         anomaly::{AnomalyCause, AnomalyKind},
-        effect::Effect,
         observation::{RouterAdvertisement, Timestamp},
     },
     step::{Engine, anomalies::device_as_holder},
     track::{
+        Step,
         anomaly::{AnomalyDetails, AnomalyKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -22,8 +21,7 @@ impl Engine {
     pub(super) fn router_advertisement(
         &mut self,
         advertisement: RouterAdvertisement,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         let RouterAdvertisement {
             ifindex,
@@ -31,7 +29,7 @@ impl Engine {
             vlan,
         } = advertisement;
         let link = self.mirror.links.pod(ifindex);
-        let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
+        let Some(link) = link.filter(|l| l.since <= step.at) else {
             self.drops.unknown_device += 1;
             return;
         };
@@ -44,7 +42,7 @@ impl Engine {
         let known = self.tracked.anomalies.frames.router(device);
         let new = || AnomalyKey::of_frames(AnomalyKind::RogueRouter, source, device, vlan);
         let details = details(link, advertisement);
-        self.frame_seen(known.unwrap_or_else(new), details, at, effects);
+        self.frame_seen(known.unwrap_or_else(new), details, step);
     }
 
     /// Continues the routers of the previous run whose device still exists.

@@ -5,9 +5,10 @@ use crate::{
     mirror::facts::Owner,
     model::{
         effect::{Discrepancy, Effect},
-        observation::{IfIndex, Timestamp},
+        observation::IfIndex,
     },
     step::Engine,
+    track::Step,
 };
 
 impl Engine {
@@ -44,8 +45,7 @@ impl Engine {
         &mut self,
         ifindex: IfIndex,
         before: &DeviceState,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         let (Some(after), Some(device)) = (self.device_state(ifindex), self.view().device(ifindex))
         else {
@@ -57,8 +57,8 @@ impl Engine {
                 ifindex,
                 difference,
             };
-            if let Some(discrepancy) = self.reads.discrepancies.add(at, key, discrepancy) {
-                effects.push(Effect::Corrected(discrepancy));
+            if let Some(discrepancy) = self.reads.discrepancies.add(step.at, key, discrepancy) {
+                step.effects.push(Effect::Corrected(discrepancy));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! As in RFC 7432, a claim by one device while another holds the address is a move, even if it
 //! repeats an earlier claim. A pod that claims it on another one of its interfaces is no move.
 
-use std::{collections::VecDeque, net::IpAddr, time::Duration};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     hash::HashMap,
@@ -34,12 +34,20 @@ struct HolderHistory {
     participants: VecDeque<(Timestamp, Claimant)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Moves {
+    settings: Arc<Settings>,
     histories: HashMap<IpAddr, Vec<(Scope, HolderHistory)>>,
 }
 
 impl Moves {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Self {
+        Self {
+            settings: Arc::clone(settings),
+            histories: HashMap::default(),
+        }
+    }
+
     /// Records that `claimant` claims an allowed address. `true` if that is a move: the last holder
     /// was not `is_one_pod` with it.
     pub(crate) fn record_claim(
@@ -49,10 +57,9 @@ impl Moves {
         claimant: &Claimant,
         is_one_pod: impl Fn(ClaimantId, ClaimantId) -> bool,
         at: Timestamp,
-        settings: &Settings,
     ) -> bool {
         if self.histories.len() >= MAX_ADDRESSES && !self.histories.contains_key(&address) {
-            self.evict(settings.flap_moves);
+            self.evict();
         }
         let scopes = self.histories.entry(address).or_default();
         let position = scopes.iter().position(|(known, _)| *known == scope);
@@ -83,16 +90,17 @@ impl Moves {
                 history.moves.pop_front();
             }
         }
-        history.expire(at, settings.flap_window);
+        history.expire(at, self.settings.flap_window);
         moved
     }
 
     /// Makes room: the device that holds the most addresses loses the oldest of those that do not
     /// flap, or if all do, the oldest of all.
-    fn evict(&mut self, flap_moves: usize) {
+    fn evict(&mut self) {
         let mut by_holder = HashMap::<ClaimantId, Vec<(bool, Timestamp, IpAddr)>>::default();
         for (address, scopes) in &self.histories {
-            let flaps = |(_, history): &(_, HolderHistory)| history.moves.len() >= flap_moves;
+            let flaps =
+                |(_, history): &(_, HolderHistory)| history.moves.len() >= self.settings.flap_moves;
             if let Some((_, history)) = scopes.first() {
                 let held = by_holder.entry(history.holder).or_default();
                 held.push((scopes.iter().any(flaps), history.last, *address));
@@ -146,12 +154,11 @@ impl Moves {
         &mut self,
         address: IpAddr,
         now: Timestamp,
-        settings: &Settings,
     ) -> Vec<(Scope, Vec<Claimant>)> {
         let mut flapping = Vec::new();
         for (scope, history) in self.histories.get_mut(&address).into_iter().flatten() {
-            history.expire(now, settings.flap_window);
-            if history.moves.len() >= settings.flap_moves {
+            history.expire(now, self.settings.flap_window);
+            if history.moves.len() >= self.settings.flap_moves {
                 flapping.push((
                     *scope,
                     history
@@ -166,12 +173,8 @@ impl Moves {
     }
 
     /// When, after `now`, the next recorded move, part or claim of `address` leaves the window.
-    pub(crate) fn next_expiry(
-        &mut self,
-        address: IpAddr,
-        now: Timestamp,
-        window: Duration,
-    ) -> Option<Timestamp> {
+    pub(crate) fn next_expiry(&mut self, address: IpAddr, now: Timestamp) -> Option<Timestamp> {
+        let window = self.settings.flap_window;
         let scopes = self.histories.get_mut(&address)?.iter_mut();
         let ends = scopes.flat_map(|(_, history)| {
             history.expire(now, window);
@@ -188,9 +191,9 @@ impl Moves {
         &mut self,
         address: IpAddr,
         now: Timestamp,
-        window: Duration,
         claimed: impl Fn(&Scope) -> bool,
     ) {
+        let window = self.settings.flap_window;
         if let Some(scopes) = self.histories.get_mut(&address) {
             scopes.retain(|(scope, history)| now.since(history.last) < window || claimed(scope));
             if scopes.is_empty() {

@@ -13,7 +13,6 @@ use crate::{
         beginning::{Beginning, Seen, UnknownBeginning},
         observation::{AssignedAddress, AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp, Vlan},
         scope::{is_like, is_link_local},
-        settings::Bounds,
         snapshot::FurtherPlace,
     },
     small_set::{SmallSet, push_compact},
@@ -176,7 +175,6 @@ impl Facts {
         (device, peer): (IfIndex, Peer),
         info: AssignedAddress,
         (at, mut beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.assigned_mut(Owner::Peer(peer), address) {
@@ -197,10 +195,10 @@ impl Facts {
             peer: Some(peer),
         };
         let count = self.assigned_count(peer);
-        if count >= bounds.claims_per_device
-            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        if count >= self.bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count)
         {
-            return self.overflow(peer, info, bounds);
+            return self.overflow(peer, info);
         }
         let known = self.overflow.take(peer, address);
         if known.is_some() {
@@ -211,7 +209,7 @@ impl Facts {
         let seen = Seen::once(at, beginning);
         let added = Assigned::on_pod(peer, info, assignments, seen);
         self.insert_assigned(address, added);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 
@@ -350,7 +348,6 @@ impl Facts {
         ifindex: IfIndex,
         info: AssignedAddress,
         (at, beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.assigned_mut(Owner::Link(ifindex), address) {
@@ -358,7 +355,7 @@ impl Facts {
             known.assignments.add(info.id());
             return StoreOutcome::Refreshed;
         }
-        if self.host_count >= bounds.kernel_entries {
+        if self.host_count >= self.bounds.kernel_entries {
             return StoreOutcome::Refused;
         }
         let added = Assigned {
@@ -369,7 +366,7 @@ impl Facts {
         self.insert_assigned(address, added);
         self.host_count += 1;
         self.presence.add(ifindex, address);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 

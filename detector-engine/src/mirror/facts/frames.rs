@@ -7,7 +7,6 @@ use crate::{
     model::{
         beginning::Seen,
         observation::{FrameKind, IfIndex, Mac, Peer, Vlan},
-        settings::Bounds,
     },
     small_set::push_compact,
 };
@@ -34,7 +33,6 @@ impl Facts {
         fact: FrameFact,
         address: IpAddr,
         peer: Option<Peer>,
-        bounds: &Bounds,
     ) -> StoreOutcome {
         // Tagged frames are about other links of the pod than the one whose addresses are read.
         if fact.vlan == Vlan::default()
@@ -75,8 +73,8 @@ impl Facts {
             device: fact.ifindex,
             peer,
         };
-        if count >= bounds.claims_per_device
-            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        if count >= self.bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count)
         {
             return StoreOutcome::Refused;
         }
@@ -85,13 +83,13 @@ impl Facts {
         self.owners.insert(Owner::Link(fact.ifindex), address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.frames, fact);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 
     /// Makes room on a device at its bound: removes an eighth of its claims, the oldest of those that nothing contests. Returns
     /// their addresses.
-    pub(crate) fn evict_frames(&mut self, device: IfIndex, bounds: &Bounds) -> Vec<IpAddr> {
+    pub(crate) fn evict_frames(&mut self, device: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(device)).into_iter();
         let uncontested = addresses.filter_map(|address| {
             let facts = self.get(address).filter(|facts| !facts.can_conflict())?;
@@ -100,7 +98,7 @@ impl Facts {
         });
         let mut uncontested: Vec<_> = uncontested.collect();
         uncontested.sort_unstable();
-        uncontested.truncate(bounds.claims_per_device.div_ceil(EVICTED_SHARE));
+        uncontested.truncate(self.bounds.claims_per_device.div_ceil(EVICTED_SHARE));
         let evicted: Vec<_> = uncontested
             .into_iter()
             .map(|(_, address)| address)

@@ -13,7 +13,6 @@ use crate::{
     model::{
         beginning::{Beginning, Seen},
         observation::{Peer, Timestamp},
-        settings::Bounds,
         snapshot::{FurtherAddress, FurtherPlace},
     },
 };
@@ -26,15 +25,17 @@ impl Facts {
         peer: Peer,
         found: Vec<FurtherAddress>,
         (at, beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let mut found = found;
         self.further_beyond.remove(&peer);
-        if found.len() > bounds.claims_per_device {
+        if found.len() > self.bounds.claims_per_device {
             found.sort_by_cached_key(|f| !self.may_contest_further(f.address, peer));
             let contested = found.partition_point(|f| self.may_contest_further(f.address, peer));
-            let most = bounds.claims_per_device.saturating_mul(CONTESTED_FACTOR);
-            let kept = contested.clamp(bounds.claims_per_device, most);
+            let most = self
+                .bounds
+                .claims_per_device
+                .saturating_mul(CONTESTED_FACTOR);
+            let kept = contested.clamp(self.bounds.claims_per_device, most);
             let beyond = found.split_off(kept.min(found.len()));
             self.further_beyond
                 .insert(peer, beyond.into_iter().map(|f| f.address).collect());
@@ -61,7 +62,7 @@ impl Facts {
                 let seen = Seen::once(at, beginning);
                 self.insert_assigned(address, Assigned::on_further(peer, interface, seen));
                 added.push(address);
-                self.promote(address, at, bounds);
+                self.promote(address, at);
             }
         }
         for address in &gone {

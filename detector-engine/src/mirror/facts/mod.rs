@@ -29,7 +29,10 @@ use crate::{
     hash::{HashMap, HashSet},
     index::Index,
     mirror::topology::L3Presence,
-    model::observation::{IfIndex, Mac, NsId, Peer},
+    model::{
+        observation::{IfIndex, Mac, NsId, Peer},
+        settings::Bounds,
+    },
 };
 use overflow::AddressOverflow;
 use removals::RecentRemovals;
@@ -105,6 +108,7 @@ pub(crate) enum StoreOutcome {
 
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
+    bounds: Bounds,
     /// Boxed: a table has up to twice as many places as entries.
     by_address: HashMap<IpAddr, Box<AddressFacts>>,
     owners: Index<Owner, IpAddr>,
@@ -134,6 +138,13 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
         self.by_address.get(&address).map(Box::as_ref)
     }

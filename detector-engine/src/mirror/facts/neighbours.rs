@@ -7,7 +7,6 @@ use crate::{
     model::{
         beginning::{Beginning, Seen},
         observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
-        settings::Bounds,
     },
     small_set::push_compact,
 };
@@ -78,7 +77,6 @@ impl Facts {
         n: Neighbour,
         lladdr: Mac,
         context: NeighbourUpdateContext,
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let NeighbourUpdateContext {
             at,
@@ -131,16 +129,16 @@ impl Facts {
         }
         // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
         let share = match former {
-            Some(_) => bounds.kernel_entries,
-            None => bounds.claims_per_device,
+            Some(_) => self.bounds.kernel_entries,
+            None => self.bounds.claims_per_device,
         };
         let count = self.neighbours.of(&n.ifindex);
         let claimer = Claimer {
             device: n.ifindex,
             peer,
         };
-        if (count >= share || self.neighbour_count >= bounds.kernel_entries)
-            && !self.is_accepted_beyond(n.address, claimer, count, bounds)
+        if (count >= share || self.neighbour_count >= self.bounds.kernel_entries)
+            && !self.is_accepted_beyond(n.address, claimer, count)
         {
             return StoreOutcome::Refused;
         }
@@ -163,7 +161,7 @@ impl Facts {
         if former.is_some() {
             self.behind.insert((n.ifindex, lladdr), n.address);
         }
-        self.promote(n.address, at, bounds);
+        self.promote(n.address, at);
         StoreOutcome::Changed
     }
 

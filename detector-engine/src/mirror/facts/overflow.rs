@@ -15,7 +15,6 @@ use crate::{
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
         observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp},
-        settings::Bounds,
     },
 };
 
@@ -119,13 +118,8 @@ impl AddressOverflow {
 
 impl Facts {
     /// Remembers an address beyond the peer's bound.
-    pub(super) fn overflow(
-        &mut self,
-        peer: Peer,
-        info: AssignedAddress,
-        bounds: &Bounds,
-    ) -> StoreOutcome {
-        let bound = bounds.overflow_addresses;
+    pub(super) fn overflow(&mut self, peer: Peer, info: AssignedAddress) -> StoreOutcome {
+        let bound = self.bounds.overflow_addresses;
         match self.overflow.insert(peer, info.id(), bound) {
             Ok(None) => StoreOutcome::Refreshed,
             Ok(Some(loser)) => {
@@ -137,7 +131,7 @@ impl Facts {
     }
 
     /// Another claim of the address was stored: those beyond the bounds of peers count now.
-    pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp, bounds: &Bounds) {
+    pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp) {
         if !self.further_beyond.is_empty() {
             self.note_contested_further(address);
         }
@@ -146,8 +140,8 @@ impl Facts {
         }
         let peers: Vec<Peer> = self.overflow.peers_with(address).collect();
         for peer in peers {
-            if self.assigned_count(peer) >= bounds.claims_per_device * 2 {
-                self.demote_uncontested(peer, bounds);
+            if self.assigned_count(peer) >= self.bounds.claims_per_device * 2 {
+                self.demote_uncontested(peer);
             }
             let Some(assignments) = self.overflow.take(peer, address) else {
                 continue;
@@ -169,8 +163,8 @@ impl Facts {
     }
 
     /// Of a peer beyond its bound, moves the addresses that no other claims any more back.
-    fn demote_uncontested(&mut self, peer: Peer, bounds: &Bounds) {
-        let excess = self.assigned_count(peer) - bounds.claims_per_device;
+    fn demote_uncontested(&mut self, peer: Peer) {
+        let excess = self.assigned_count(peer) - self.bounds.claims_per_device;
         let mut uncontested = self.owned_by(Owner::Peer(peer));
         uncontested.retain(|address| {
             let facts = self.by_address.get(address);
@@ -185,7 +179,10 @@ impl Facts {
             self.unassign(Owner::Peer(peer), address);
             self.demoted.push(address);
             for id in ids {
-                match self.overflow.insert(peer, id, bounds.overflow_addresses) {
+                match self
+                    .overflow
+                    .insert(peer, id, self.bounds.overflow_addresses)
+                {
                     Ok(loser) => self.overflow_losers.extend(loser),
                     Err(()) => self.overflow_losers.push(peer),
                 }

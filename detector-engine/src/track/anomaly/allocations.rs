@@ -12,11 +12,10 @@ use crate::{
             Allocation, ChangedAddresses, Completeness, Pool, PoolId, PoolRequest, PoolSource,
             PoolUpdate,
         },
-        settings::Bounds,
     },
     track::{
+        Step,
         anomaly::lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -89,15 +88,13 @@ impl Anomalies {
         address: IpAddr,
         holders: &[Claimant],
         pod_of: impl FnOnce(&str) -> Option<&'p str>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::IpamDrift, address);
         if holders.is_empty() {
             self.unallocated_since.remove(&address);
             self.owned_by_another_since.remove(&address);
-            self.resolve(&key, ResolveReason::AddressGone, at, effects);
+            self.resolve(&key, ResolveReason::AddressGone, step);
             return;
         }
         let judgement = self.judge(address, holders, pod_of);
@@ -111,39 +108,28 @@ impl Anomalies {
             self.owned_by_another_since.remove(&address);
         }
         let details = match judgement {
-            Judgement::Resolved(reason) => return self.resolve(&key, reason, at, effects),
+            Judgement::Resolved(reason) => return self.resolve(&key, reason, step),
             Judgement::Unread(pool) => {
-                self.request_read(pool, true, address, effects);
-                return self.resolve(&key, ResolveReason::NotSeen, at, effects);
+                self.request_read(pool, true, address, step);
+                return self.resolve(&key, ResolveReason::NotSeen, step);
             }
             Judgement::OwnerUnknown => {
-                let grace = self.rules.drift_grace;
+                let grace = self.settings.anomalies.drift_grace;
                 if !self.is_open(&key)
-                    || self.has_lasted(
-                        |a| &mut a.owned_by_another_since,
-                        address,
-                        grace,
-                        at.now,
-                        bounds,
-                    )
+                    || self.has_lasted(|a| &mut a.owned_by_another_since, address, grace, step.now)
                 {
                     self.owned_by_another_since.remove(&address);
-                    self.resolve(&key, ResolveReason::Allocated, at, effects);
+                    self.resolve(&key, ResolveReason::Allocated, step);
                 }
                 return;
             }
             Judgement::Owners(details) => details,
             Judgement::OwnedByAnother(pool, details) => {
                 // A pod that is being deleted has its address for a moment after IPAM released it.
-                let grace = self.rules.drift_grace;
+                let grace = self.settings.anomalies.drift_grace;
                 let is_certain = self.has_cause(&key, AnomalyCause::OwnedByAnother)
-                    || self.has_lasted(
-                        |a| &mut a.owned_by_another_since,
-                        address,
-                        grace,
-                        at.now,
-                        bounds,
-                    ) && self.is_recent(&pool, address, holders, at, effects);
+                    || self.has_lasted(|a| &mut a.owned_by_another_since, address, grace, step.now)
+                        && self.is_recent(&pool, address, holders, step);
                 if !is_certain {
                     return;
                 }
@@ -154,10 +140,12 @@ impl Anomalies {
             Judgement::Free(pool) => {
                 let grace = match pool.completeness {
                     Completeness::Deleted => Duration::ZERO,
-                    Completeness::Complete | Completeness::Unknown => self.rules.drift_grace,
+                    Completeness::Complete | Completeness::Unknown => {
+                        self.settings.anomalies.drift_grace
+                    }
                 };
-                if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds)
-                    || !self.is_recent(&pool, address, holders, at, effects)
+                if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, step.now)
+                    || !self.is_recent(&pool, address, holders, step)
                 {
                     return;
                 }
@@ -165,7 +153,7 @@ impl Anomalies {
                 not_allocated(address, &pool, holders)
             }
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
     }
 
     /// What the pools have about a live address.
@@ -206,18 +194,17 @@ impl Anomalies {
         pool: &Pool,
         address: IpAddr,
         holders: &[Claimant],
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> bool {
         let is_deleted = pool.completeness == Completeness::Deleted;
         // IPAM records an allocation before the address is set: only allocations that were read
         // after the address was first seen count.
-        let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
+        let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(step.now);
         let is_recent = pool.confirmed_at(address).is_some_and(|confirmed_at| {
-            confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= at.now)
+            confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= step.now)
         });
         if !is_recent {
-            self.request_read(pool.id, pool.parts.is_some(), address, effects);
+            self.request_read(pool.id, pool.parts.is_some(), address, step);
         }
         is_recent
     }
@@ -229,14 +216,14 @@ impl Anomalies {
         pool: PoolId,
         has_parts: bool,
         address: IpAddr,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         if self.pending_reads.len() < MAX_PENDING
             && self
                 .pending_reads
                 .insert((pool, has_parts.then_some(address)))
         {
-            effects.push(AnomalyEffect::ReadPool(PoolRequest { pool, address }));
+            step.report_anomaly(AnomalyEffect::ReadPool(PoolRequest { pool, address }));
         }
     }
 
@@ -247,15 +234,13 @@ impl Anomalies {
         address: IpAddr,
         in_use: bool,
         has_unknown_addresses: impl FnOnce() -> bool,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::IpamLeak, address);
         let Some(AllocationState::Allocated(pool, allocation)) = self.pools.allocation_of(address)
         else {
             self.unused_since.remove(&address);
-            self.resolve(&key, ResolveReason::Released, at, effects);
+            self.resolve(&key, ResolveReason::Released, step);
             return;
         };
         let reason = if in_use {
@@ -267,15 +252,15 @@ impl Anomalies {
         };
         if let Some(reason) = reason {
             self.unused_since.remove(&address);
-            self.resolve(&key, reason, at, effects);
+            self.resolve(&key, reason, step);
             return;
         }
         if self.is_open(&key) {
             return;
         }
         let (source, owner) = (Arc::clone(&pool.source), allocation.owner.clone());
-        let grace = self.rules.leak_after;
-        if !self.has_lasted(|a| &mut a.unused_since, address, grace, at.now, bounds) {
+        let grace = self.settings.anomalies.leak_after;
+        if !self.has_lasted(|a| &mut a.unused_since, address, grace, step.now) {
             return;
         }
         let to_owner = owner
@@ -295,7 +280,7 @@ impl Anomalies {
             contested: None,
             detail,
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
     }
 }
 

@@ -18,16 +18,16 @@ use crate::{
         ids::{AnomalyId, IdSequence},
         observation::{IfIndex, Timestamp, Vlan},
         pool::{PoolId, PoolSource},
-        settings::{AnomalyRules, Bounds},
+        settings::Settings,
     },
     track::{
+        Step,
         anomaly::{
             contests::DeviceKey,
             device_frames::{DeviceFrames, quiet_after},
             macs::Macs,
             sweep::Sweeps,
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -72,7 +72,7 @@ pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 /// Open anomalies, and states that may become one.
 #[derive(Debug)]
 pub(crate) struct Anomalies {
-    pub(crate) rules: AnomalyRules,
+    pub(super) settings: Arc<Settings>,
     pub(crate) pools: Pools,
     pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
@@ -108,9 +108,9 @@ pub(crate) struct Anomalies {
 }
 
 impl Anomalies {
-    pub(crate) fn new(rules: AnomalyRules, seed: u64) -> Self {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Self {
         Self {
-            rules,
+            settings: Arc::clone(settings),
             pools: Pools::default(),
             open: BTreeMap::new(),
             counts: Counts::default(),
@@ -129,7 +129,7 @@ impl Anomalies {
             by_device: Counts::default(),
             expiry: ExpiryQueue::default(),
             // Distinct from the conflict ids of the same seed.
-            ids: IdSequence::new(!seed),
+            ids: IdSequence::new(!settings.id_seed),
             refused: 0,
         }
     }
@@ -228,14 +228,14 @@ impl Anomalies {
     }
 
     /// Resolves restored anomalies that were not found again in time.
-    pub(crate) fn expire_restored(&mut self, now: Timestamp, effects: &mut Vec<AnomalyEffect>) {
-        if self.restored_until.is_none_or(|until| until > now) {
+    pub(crate) fn expire_restored(&mut self, step: &mut Step<'_>) {
+        if self.restored_until.is_none_or(|until| until > step.now) {
             return;
         }
         self.restored_until = None;
         for anomaly in std::mem::take(&mut self.restored) {
             self.counts.subtract(anomaly.kind);
-            effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
+            resolved(anomaly, ResolveReason::NotSeen, step);
         }
     }
 
@@ -247,10 +247,10 @@ impl Anomalies {
         address: IpAddr,
         grace: Duration,
         now: Timestamp,
-        bounds: &Bounds,
     ) -> bool {
+        let bound = self.settings.bounds.kernel_entries;
         let since = which(self);
-        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
+        if since.len() >= bound && !since.contains_key(&address) {
             self.refused += 1;
             return false;
         }
@@ -261,14 +261,7 @@ impl Anomalies {
         now >= due
     }
 
-    pub(crate) fn raise(
-        &mut self,
-        key: AnomalyKey,
-        details: AnomalyDetails,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn raise(&mut self, key: AnomalyKey, details: AnomalyDetails, step: &mut Step<'_>) {
         let mut holders = details.holders.into_iter();
         let holder = holders.next();
         let (known, is_restored) = match self.remove_open(&key) {
@@ -293,18 +286,19 @@ impl Anomalies {
             // It may contain more, such as the name of the pod that owns the allocation.
             continued.detail = details.detail;
             if is_other {
-                continued.decided_at = at.decided_at;
-                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
+                continued.decided_at = step.at;
+                step.report_anomaly(AnomalyEffect::Updated(Box::new(continued.clone())));
             }
             self.insert_open(key, continued);
             return;
         }
         let of_device = holder.as_ref().map(|h| self.by_device.of(&h.ifindex));
-        let is_at_share = of_device.is_some_and(|count| count >= bounds.anomalies_per_device);
-        if is_at_share || self.open.len() >= bounds.open_conflicts {
+        let is_at_share =
+            of_device.is_some_and(|count| count >= self.settings.bounds.anomalies_per_device);
+        if is_at_share || self.open.len() >= self.settings.bounds.open_conflicts {
             self.refused += 1;
             self.expiry
-                .schedule(key.address, at.now + Duration::from_secs(60));
+                .schedule(key.address, step.now + Duration::from_secs(60));
             return;
         }
         let anomaly = Anomaly {
@@ -320,14 +314,14 @@ impl Anomalies {
             detail: details.detail,
             contested: details.contested,
             overlap: None,
-            raised_at: at.now,
-            decided_at: at.decided_at,
+            raised_at: step.now,
+            decided_at: step.at,
             reported_latency_us: None,
             reported_diagnosis: 0,
             resolved_at: None,
             resolve_reason: None,
         };
-        effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        step.report_anomaly(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.counts.add(key.kind);
         self.insert_open(key, anomaly);
     }
@@ -370,30 +364,19 @@ impl Anomalies {
         Some(anomaly)
     }
 
-    pub(crate) fn resolve(
-        &mut self,
-        key: &AnomalyKey,
-        reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn resolve(&mut self, key: &AnomalyKey, reason: ResolveReason, step: &mut Step<'_>) {
         if let Some(anomaly) = self.remove_open(key) {
             self.counts.subtract(anomaly.kind);
-            effects.push(resolved(anomaly, reason, at.now, at.decided_at));
+            resolved(anomaly, reason, step);
         }
     }
 }
 
-fn resolved(
-    mut anomaly: Anomaly,
-    reason: ResolveReason,
-    now: Timestamp,
-    decided_at: Timestamp,
-) -> AnomalyEffect {
-    anomaly.resolved_at = Some(now);
-    anomaly.decided_at = decided_at;
+fn resolved(mut anomaly: Anomaly, reason: ResolveReason, step: &mut Step<'_>) {
+    anomaly.resolved_at = Some(step.now);
+    anomaly.decided_at = step.at;
     anomaly.resolve_reason = Some(reason);
-    AnomalyEffect::Resolved(Box::new(anomaly))
+    step.report_anomaly(AnomalyEffect::Resolved(Box::new(anomaly)));
 }
 
 /// Whether an anomaly of the previous run is this one. Its device has another generation now.

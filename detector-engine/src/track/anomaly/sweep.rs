@@ -20,14 +20,13 @@ use crate::{
         conflict::{Claimant, ClaimantId, Conflict},
         ids::{AnomalyId, ConflictId},
         observation::{IfIndex, Timestamp},
-        settings::Bounds,
     },
     track::{
+        Step,
         anomaly::{
             contests::{Contests, DeviceKey},
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -150,12 +149,10 @@ impl Anomalies {
         &mut self,
         device: DeviceKey,
         holder: impl FnOnce() -> Option<Claimant>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> bool {
         let count = self.sweeps.contests.count(device);
-        if count < self.rules.sweep_from || self.sweeps.open.contains_key(&device) {
+        if count < self.settings.anomalies.sweep_from || self.sweeps.open.contains_key(&device) {
             return false;
         }
         let contested = self.sweeps.contests.contested(device);
@@ -174,11 +171,11 @@ impl Anomalies {
             owner: None,
             contested: Some(contested),
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
         let Some(anomaly) = self.open.get(&key) else {
             return false;
         };
-        let sweep = OpenSweep::new(key, anomaly.id, at.now, count);
+        let sweep = OpenSweep::new(key, anomaly.id, step.now, count);
         self.sweeps.insert(device, sweep);
         true
     }
@@ -208,23 +205,22 @@ impl Anomalies {
     pub(crate) fn settle_sweeps<'n>(
         &mut self,
         device_name: impl Fn(DeviceKey) -> Option<&'n str>,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> BTreeSet<IpAddr> {
         let mut released = BTreeSet::new();
-        while let Some(device) = self.sweeps.checks.pop_due(at.now) {
+        while let Some(device) = self.sweeps.checks.pop_due(step.now) {
             let name = device_name(device);
             let reason = match name {
                 None => Some(ResolveReason::DeviceGone),
-                Some(_) if self.has_few(device, at.now) => Some(ResolveReason::ContestsFew),
+                Some(_) if self.has_few(device, step.now) => Some(ResolveReason::ContestsFew),
                 Some(_) => None,
             };
             match (reason, name) {
                 (Some(reason), _) => {
-                    self.end_sweep(device, reason, at, effects);
+                    self.end_sweep(device, reason, step);
                     released.extend(self.sweeps.contested_by(device));
                 }
-                (None, Some(name)) => self.update_sweep(device, name, at.now, effects),
+                (None, Some(name)) => self.update_sweep(device, name, step),
                 (None, None) => {}
             }
             self.sweeps.schedule(device);
@@ -234,7 +230,7 @@ impl Anomalies {
 
     /// Whether a sweep's device has contested too few addresses for long enough.
     fn has_few(&mut self, device: DeviceKey, now: Timestamp) -> bool {
-        let has_few = self.sweeps.contests.count(device) < self.rules.sweep_from;
+        let has_few = self.sweeps.contests.count(device) < self.settings.anomalies.sweep_from;
         let Some(sweep) = self.sweeps.open.get_mut(&device) else {
             return false;
         };
@@ -245,13 +241,7 @@ impl Anomalies {
         now.since(*sweep.few_since.get_or_insert(now)) >= FEW_FOR
     }
 
-    fn end_sweep(
-        &mut self,
-        device: DeviceKey,
-        reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    fn end_sweep(&mut self, device: DeviceKey, reason: ResolveReason, step: &mut Step<'_>) {
         let Some(sweep) = self.sweeps.remove(device) else {
             return;
         };
@@ -259,16 +249,10 @@ impl Anomalies {
         if let Some(contested) = anomaly.and_then(|anomaly| anomaly.contested.as_mut()) {
             contested.count = sweep.most;
         }
-        self.resolve(&sweep.key, reason, at, effects);
+        self.resolve(&sweep.key, reason, step);
     }
 
-    fn update_sweep(
-        &mut self,
-        device: DeviceKey,
-        name: &str,
-        now: Timestamp,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    fn update_sweep(&mut self, device: DeviceKey, name: &str, step: &mut Step<'_>) {
         let Some(sweep) = self.sweeps.open.get(&device) else {
             return;
         };
@@ -286,11 +270,11 @@ impl Anomalies {
             // One that contests nothing is about to end, as what it was.
             sweep.is_unreported |= contested.count > 0 && describe(anomaly, name, contested);
         }
-        if sweep.is_unreported && now.since(sweep.reported_at) >= UPDATE_EVERY {
+        if sweep.is_unreported && step.now.since(sweep.reported_at) >= UPDATE_EVERY {
             sweep.is_unreported = false;
-            sweep.reported_at = now;
-            anomaly.decided_at = now;
-            effects.push(AnomalyEffect::Updated(Box::new(anomaly.clone())));
+            sweep.reported_at = step.now;
+            anomaly.decided_at = step.now;
+            step.report_anomaly(AnomalyEffect::Updated(Box::new(anomaly.clone())));
         }
     }
 }

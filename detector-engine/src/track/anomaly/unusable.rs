@@ -7,16 +7,15 @@ use std::net::IpAddr;
 
 use crate::{
     model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
+        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
         conflict::Claimant,
-        settings::Bounds,
     },
     track::{
+        Step,
         anomaly::{
             allocations::first_device,
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -31,14 +30,12 @@ impl Anomalies {
         &mut self,
         address: IpAddr,
         holders: Vec<Claimant>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
-        let grace = self.rules.stray_route_grace;
+        let grace = self.settings.anomalies.stray_route_grace;
         if self.is_open(&key)
-            || !self.has_lasted(|a| &mut a.unusable_since, address, grace, at.now, bounds)
+            || !self.has_lasted(|a| &mut a.unusable_since, address, grace, step.now)
         {
             return;
         }
@@ -53,7 +50,7 @@ impl Anomalies {
             owner: None,
             contested: None,
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
     }
 
     /// No pod has the address in that state.
@@ -61,11 +58,10 @@ impl Anomalies {
         &mut self,
         address: IpAddr,
         reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         self.unusable_since.remove(&address);
         let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
-        self.resolve(&key, reason, at, effects);
+        self.resolve(&key, reason, step);
     }
 }

@@ -7,6 +7,7 @@
 )]
 
 use super::*;
+use crate::model::settings::Bounds;
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);
@@ -33,7 +34,6 @@ fn neighbour(ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) -> N
 struct Entries {
     facts: Facts,
     secs: u64,
-    bounds: Bounds,
 }
 
 impl Entries {
@@ -46,8 +46,7 @@ impl Entries {
             peer: None,
         };
         let lladdr = entry.lladdr.unwrap();
-        self.facts
-            .set_neighbour(entry, lladdr, context, &self.bounds)
+        self.facts.set_neighbour(entry, lladdr, context)
     }
 
     fn set_pod_entry(&mut self, state: NudState, live: bool) -> StoreOutcome {
@@ -278,10 +277,10 @@ fn mac_is_referenced_while_any_bridge_entry_has_it() {
 #[test]
 fn withdrawn_entry_frees_one_place_of_its_link() {
     let mut entries = Entries {
-        bounds: Bounds {
+        facts: Facts::new(Bounds {
             claims_per_device: 2,
             ..Bounds::default()
-        },
+        }),
         ..Entries::default()
     };
     let entry = |n: u8| neighbour(1, &format!("10.0.0.{n}"), mac(1), NudState::Stale);
