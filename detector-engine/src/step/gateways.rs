@@ -173,22 +173,18 @@ impl Engine {
         step: &mut Step<'_>,
     ) {
         self.tracked.anomalies.frames.remove(key);
-        self.tracked.anomalies.resolve(key, reason, step);
+        self.tracked
+            .anomalies
+            .resolve(key, reason, &mut step.by_time());
     }
 }
 
 /// The anomaly of a device that requests its gateway repeatedly.
 fn repeated_requests(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
-    let device = &link.link.name;
-    AnomalyDetails {
-        cause: AnomalyCause::RepeatedRequests,
-        holders: vec![device_as_holder(link)],
-        source: None,
-        owner: None,
-        contested: None,
-        detail: format!(
-            "the pod on {device} asked for the hardware address of its gateway {} again and again, {} times within five seconds (as {})",
-            probe.target, probe.count, probe.sender
-        ),
-    }
+    let detail = format!(
+        "the pod on {} asked for the hardware address of its gateway {} again and again, {} times within five seconds (as {})",
+        link.link.name, probe.target, probe.count, probe.sender
+    );
+    let holders = vec![device_as_holder(link)];
+    AnomalyDetails::new(AnomalyCause::RepeatedRequests, holders, detail)
 }

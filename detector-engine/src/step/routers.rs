@@ -63,15 +63,10 @@ impl Engine {
 }
 
 fn details(link: &LinkState, advertisement: RouterAdvertisement) -> AnomalyDetails {
-    AnomalyDetails {
-        cause: AnomalyCause::RouterAdvertisement,
-        holders: vec![device_as_holder(link)],
-        source: None,
-        owner: None,
-        contested: None,
-        detail: format!(
-            "the pod on {} sends router advertisements as {}",
-            link.link.name, advertisement.source
-        ),
-    }
+    let detail = format!(
+        "the pod on {} sends router advertisements as {}",
+        link.link.name, advertisement.source
+    );
+    let holders = vec![device_as_holder(link)];
+    AnomalyDetails::new(AnomalyCause::RouterAdvertisement, holders, detail)
 }

@@ -273,12 +273,9 @@ impl Anomalies {
             grace.as_secs()
         );
         let details = AnomalyDetails {
-            cause: AnomalyCause::NoLiveOwner,
-            holders: Vec::new(),
             source: Some(source),
             owner,
-            contested: None,
-            detail,
+            ..AnomalyDetails::new(AnomalyCause::NoLiveOwner, Vec::new(), detail)
         };
         self.raise(key, details, step);
     }
@@ -307,12 +304,9 @@ fn owner_problem(
         return None;
     };
     Some(AnomalyDetails {
-        cause,
-        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
-        contested: None,
-        detail,
+        ..AnomalyDetails::new(cause, holders.to_vec(), detail)
     })
 }
 
@@ -333,12 +327,9 @@ fn owned_by_another<'p>(
         "{address} is in use on {on}, but {source} has allocated it to another pod: {owner}"
     );
     AnomalyDetails {
-        cause: AnomalyCause::OwnedByAnother,
-        holders: others,
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
-        contested: None,
-        detail,
+        ..AnomalyDetails::new(AnomalyCause::OwnedByAnother, others, detail)
     }
 }
 
@@ -346,15 +337,12 @@ fn owned_by_another<'p>(
 fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyDetails {
     let on = first_device(holders);
     let source = source_name(&pool.source);
+    let detail = format!(
+        "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
+    );
     AnomalyDetails {
-        cause: AnomalyCause::NotAllocated,
-        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
-        owner: None,
-        contested: None,
-        detail: format!(
-            "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
-        ),
+        ..AnomalyDetails::new(AnomalyCause::NotAllocated, holders.to_vec(), detail)
     }
 }
 

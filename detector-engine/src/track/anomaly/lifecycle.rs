@@ -66,6 +66,19 @@ pub(crate) struct AnomalyDetails {
     pub(crate) contested: Option<Contested>,
 }
 
+impl AnomalyDetails {
+    pub(crate) fn new(cause: AnomalyCause, holders: Vec<Claimant>, detail: String) -> Self {
+        Self {
+            cause,
+            holders,
+            source: None,
+            owner: None,
+            detail,
+            contested: None,
+        }
+    }
+}
+
 /// Since when a state lasts, by address.
 pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 

@@ -151,14 +151,8 @@ impl Anomalies {
             device: Some(id),
             ..AnomalyKey::of(kind, fault.address)
         };
-        let details = AnomalyDetails {
-            cause,
-            detail,
-            holders: [vec![device], fault.others].concat(),
-            source: None,
-            owner: None,
-            contested: None,
-        };
+        let holders = [vec![device], fault.others].concat();
+        let details = AnomalyDetails::new(cause, holders, detail);
         self.raise(anomaly, details, step);
         if self.is_open(&anomaly) {
             if let Some(watch) = self.macs.watches.get_mut(&key) {

@@ -104,14 +104,7 @@ impl Anomalies {
                 ),
             ),
         };
-        let details = AnomalyDetails {
-            cause,
-            holders: holders.to_vec(),
-            source: None,
-            owner: None,
-            contested: None,
-            detail,
-        };
+        let details = AnomalyDetails::new(cause, holders.to_vec(), detail);
         self.raise(key, details, step);
     }
 }

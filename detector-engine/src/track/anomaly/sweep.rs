@@ -163,13 +163,10 @@ impl Anomalies {
             device: Some(device),
             ..AnomalyKey::of(AnomalyKind::AddressSweep, *first)
         };
+        let detail = detail(&holder.device, &contested);
         let details = AnomalyDetails {
-            cause: AnomalyCause::ContestsMany,
-            detail: detail(&holder.device, &contested),
-            holders: vec![holder],
-            source: None,
-            owner: None,
             contested: Some(contested),
+            ..AnomalyDetails::new(AnomalyCause::ContestsMany, vec![holder], detail)
         };
         self.raise(key, details, step);
         let Some(anomaly) = self.open.get(&key) else {

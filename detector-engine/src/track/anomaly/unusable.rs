@@ -40,16 +40,10 @@ impl Anomalies {
             return;
         }
         let on = first_device(&holders);
-        let details = AnomalyDetails {
-            cause: AnomalyCause::DadFailed,
-            detail: format!(
-                "duplicate address detection of {address} failed on {on}, and no other claim of it is known any more: the pod cannot use the address until it is added again"
-            ),
-            holders,
-            source: None,
-            owner: None,
-            contested: None,
-        };
+        let detail = format!(
+            "duplicate address detection of {address} failed on {on}, and no other claim of it is known any more: the pod cannot use the address until it is added again"
+        );
+        let details = AnomalyDetails::new(AnomalyCause::DadFailed, holders, detail);
         self.raise(key, details, step);
     }
 
