@@ -67,6 +67,20 @@ pub enum ClaimantId {
     Registered(u64),
 }
 
+/// Identifies a device, by index and generation.
+pub(crate) type DeviceKey = (IfIndex, u64);
+
+impl ClaimantId {
+    /// The pod device that it is, by index and generation.
+    #[must_use]
+    pub fn device(self) -> Option<(IfIndex, u64)> {
+        match self {
+            Self::Device(ifindex, generation) => Some((ifindex, generation)),
+            Self::Host | Self::BehindBridge(..) | Self::Registered(_) => None,
+        }
+    }
+}
+
 named! {
     /// The kinds of evidence.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

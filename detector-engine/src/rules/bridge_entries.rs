@@ -128,7 +128,7 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         drafts: &Drafts,
     ) -> bool {
-        let id = ClaimantId::Device(link.link.ifindex, link.generation);
+        let id = link.id();
         let has_claim = |draft: &Draft| draft.strength == Strength::Full;
         let mut peer = link.link.peer.into_iter();
         peer.any(|peer| facts.is_held_on(peer)) || drafts.get(&(scope, id)).is_some_and(has_claim)

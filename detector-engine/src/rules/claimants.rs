@@ -321,7 +321,7 @@ impl ClaimContext<'_> {
             strength,
             evidence,
         } = support;
-        let id = ClaimantId::Device(link.link.ifindex, link.generation);
+        let id = link.id();
         let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
             claimant: self.claimant(id, link),
             strength,

@@ -208,10 +208,9 @@ impl Engine {
 /// A device as the holder of an anomaly that concerns the device rather than a claim.
 pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
     let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
-    let id = ClaimantId::Device(ifindex, link.generation);
     Claimant {
         mac: link.peer_mac,
         peer: link.link.peer,
-        ..Claimant::new(id, name, ifindex, link.since)
+        ..Claimant::new(link.id(), name, ifindex, link.since)
     }
 }

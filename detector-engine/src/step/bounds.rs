@@ -69,14 +69,14 @@ impl Engine {
     /// What became of addresses beyond the bounds of their devices.
     pub(super) fn note_overflow(&mut self) {
         for peer in self.mirror.facts.take_contested_further() {
-            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+            if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.reads.schedule.changed(device);
             }
         }
         self.dirty.extend(self.mirror.facts.take_demoted());
         for peer in self.mirror.facts.take_overflow_losers() {
             self.drops.claims += 1;
-            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+            if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.refused_on(device, BoundKind::Addresses);
             }
         }

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use crate::{
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
-    mirror::facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+    mirror::{
+        facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+        links::LinkState,
+    },
     model::{
         beginning::Seen,
         conflict::ClaimantId,
@@ -74,8 +77,7 @@ impl Engine {
             RemovedAssignment::Unknown => match owner {
                 Owner::Link(_) => self.refused(BoundKind::Assignments),
                 Owner::Peer(peer) | Owner::Further(peer) => {
-                    let link = self.mirror.links.pod_by_peer(peer);
-                    if let Some(device) = link.map(|link| link.link.ifindex) {
+                    if let Some(device) = self.mirror.links.index_by_peer(peer) {
                         self.refused_on(device, BoundKind::Assignments);
                     }
                 }
@@ -94,10 +96,10 @@ impl Engine {
         let of_pod = match owner {
             Owner::Link(_) => None,
             Owner::Peer(peer) | Owner::Further(peer) => {
-                let Some(link) = self.mirror.links.pod_by_peer(peer) else {
+                let Some(device) = self.mirror.links.index_by_peer(peer) else {
                     return;
                 };
-                Some((link.link.ifindex, peer))
+                Some((device, peer))
             }
         };
         if self.mirror.facts.unassign(owner, address) {
@@ -307,9 +309,9 @@ impl Engine {
             self.drops.unknown_device += 1;
             return;
         };
-        let (generation, peer) = (link.generation, link.link.peer);
+        let (id, peer) = (link.id(), link.link.peer);
         let beginning = self.frame_beginning(link, frame.address, at);
-        if frame.tentative && !self.is_contested(frame, generation, at) {
+        if frame.tentative && !self.is_contested(frame, id, at) {
             return;
         }
         if frame.tentative {
@@ -354,8 +356,7 @@ impl Engine {
     }
 
     /// Whether another pod than the sender of a probe, or the node, claims the address.
-    fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
-        let own = ClaimantId::Device(frame.ifindex, generation);
+    fn is_contested(&self, frame: FrameClaim, own: ClaimantId, now: Timestamp) -> bool {
         let context = self.claim_context();
         let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
         let derived = context.derive(frame.address, now);
@@ -370,10 +371,9 @@ impl Engine {
         if !self.settings.is_allowed(address) {
             return;
         }
-        let Some(generation) = self.mirror.links.pod(device).map(|l| l.generation) else {
+        let Some(id) = self.mirror.links.pod(device).map(LinkState::id) else {
             return;
         };
-        let id = ClaimantId::Device(device, generation);
         let context = self.claim_context();
         let scope = context.scope(address, vlan, device);
         let mut derived = context.derive(address, at);

@@ -261,9 +261,7 @@ fn with_present_name(links: &Links, mut claimant: Claimant) -> Claimant {
 /// Whether the device of a claimant still exists.
 fn exists(links: &Links, claimant: &Claimant) -> bool {
     match claimant.id {
-        ClaimantId::Device(ifindex, generation) => links
-            .pod(ifindex)
-            .is_some_and(|l| l.generation == generation),
+        ClaimantId::Device(ifindex, generation) => links.device((ifindex, generation)).is_some(),
         ClaimantId::BehindBridge(bridge, _) => links.is_bridge(bridge),
         ClaimantId::Host => links.get(claimant.ifindex).is_some(),
         ClaimantId::Registered(_) => false,

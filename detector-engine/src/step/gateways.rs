@@ -18,7 +18,7 @@ use crate::{
     },
     model::{
         anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        observation::{IfIndex, UnansweredProbe},
+        observation::UnansweredProbe,
         scope::{is_claimable, is_link_local},
     },
     step::{Engine, anomalies::device_as_holder},
@@ -66,8 +66,7 @@ impl Engine {
             return;
         }
         let kind = AnomalyKind::GatewayUnresolved;
-        let device = (probe.ifindex, link.generation);
-        let key = AnomalyKey::of_frames(kind, target, device, probe.vlan);
+        let key = AnomalyKey::of_frames(kind, target, link.key(), probe.vlan);
         let is_open = self.tracked.anomalies.is_open(&key);
         if !is_open && !self.is_gateway(link, target) {
             return;
@@ -154,11 +153,7 @@ impl Engine {
             return;
         }
         let links = &self.mirror.links;
-        let exists = |(ifindex, generation): (IfIndex, u64)| {
-            links
-                .pod(ifindex)
-                .is_some_and(|l| l.generation == generation)
-        };
+        let exists = |device| links.device(device).is_some();
         let keys = self.tracked.anomalies.frames.keys().copied();
         let gone: Vec<AnomalyKey> = keys.filter(|k| !k.device.is_some_and(exists)).collect();
         for key in gone {

@@ -14,7 +14,6 @@ use crate::{
     mirror::{facts::Owner, links::LinkState},
     model::{
         anomaly::ResolveReason,
-        conflict::ClaimantId,
         observation::{IfIndex, Mac, Vlan},
         scope::{is_claimable, is_link_local},
     },
@@ -52,10 +51,7 @@ impl Engine {
     fn check_mac(&mut self, key: MacKey, ports: &[IfIndex], step: &mut Step<'_>) {
         let fault = self.mac_fault(key, ports);
         let named = self.tracked.anomalies.macs.named_device(&key);
-        let exists = named.is_none_or(|(ifindex, generation)| {
-            let link = self.mirror.links.pod(ifindex);
-            link.is_some_and(|link| link.generation == generation)
-        });
+        let exists = named.is_none_or(|device| self.mirror.links.device(device).is_some());
         let gone = match (ports, exists) {
             (_, false) => Some(ResolveReason::DeviceGone),
             ([], true) => Some(ResolveReason::MacUnique),
@@ -104,10 +100,7 @@ impl Engine {
         // Pods that took the hardware address later are listed later.
         links.sort_by_key(|link| (link.has_changed_mac, link.since, link.link.ifindex));
         let first = *links.first()?;
-        let pod = |link: &LinkState| {
-            let id = ClaimantId::Device(link.link.ifindex, link.generation);
-            self.mirror.links.pod_identity(id)
-        };
+        let pod = |link: &LinkState| self.mirror.links.pod_identity(link.id());
         let pods: BTreeSet<_> = links.iter().map(|link| pod(link)).collect();
         // Several ports of one pod may share one, as those of a bond do: whichever of them the
         // packets go to, they reach the pod.
@@ -127,10 +120,7 @@ impl Engine {
         };
         Some(MacFault {
             learned_on,
-            device: (
-                device_as_holder(first),
-                (first.link.ifindex, first.generation),
-            ),
+            device: (device_as_holder(first), first.key()),
             others: others.into_iter().map(device_as_holder).collect(),
             address: self.address_of(first, key.mac),
             bridge: self.mirror.links.get(key.bridge)?.link.name.clone(),

@@ -89,8 +89,7 @@ impl Engine {
             // A live update gave this peer to another device since: this one is dying.
             let holder = link
                 .peer
-                .and_then(|peer| self.mirror.links.pod_by_peer(peer));
-            let holder = holder.map(|l| l.link.ifindex);
+                .and_then(|peer| self.mirror.links.index_by_peer(peer));
             if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
                 link.peer = None;
             }
@@ -171,12 +170,7 @@ impl Engine {
     ) -> Vec<IfIndex> {
         let mut read = Vec::new();
         for pod in pods {
-            let Some(device) = self
-                .mirror
-                .links
-                .pod_by_peer(pod.peer)
-                .map(|l| l.link.ifindex)
-            else {
+            let Some(device) = self.mirror.links.index_by_peer(pod.peer) else {
                 continue;
             };
             if finished.is_outdated(&StateKey::UnappliedUpdate(pod.peer)) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     model::{
-        conflict::{ClaimantId, Conflict},
+        conflict::Conflict,
         network::Network,
         observation::{IfIndex, Timestamp},
         scope::NetworkId,
@@ -18,8 +18,7 @@ impl Engine {
     pub(super) fn networks_known(&mut self, devices: &[(IfIndex, u64, Arc<str>)]) {
         for (ifindex, generation, name) in devices {
             let network = self.mirror.links.cni_networks.id(name);
-            let link = self.mirror.links.get_mut(*ifindex);
-            if let Some(link) = link.filter(|link| link.generation == *generation) {
+            if let Some(link) = self.mirror.links.same_mut((*ifindex, *generation)) {
                 link.cni_network = network;
                 self.mark_link_dirty(*ifindex);
             }
@@ -45,8 +44,7 @@ impl Engine {
             && due <= now
         {
             self.timers.awaiting_networks.pop_front();
-            let link = self.mirror.links.get_mut(ifindex);
-            let Some(link) = link.filter(|link| link.generation == generation) else {
+            let Some(link) = self.mirror.links.same_mut((ifindex, generation)) else {
                 continue;
             };
             link.awaits_network = false;
@@ -70,9 +68,8 @@ impl Engine {
             return NetworkId::Node;
         };
         for claimant in conflict.present() {
-            if let ClaimantId::Device(ifindex, generation) = claimant.id
-                && let Some(link) = self.mirror.links.get_mut(ifindex)
-                && link.generation == generation
+            if let Some(device) = claimant.id.device()
+                && let Some(link) = self.mirror.links.same_mut(device)
             {
                 link.cni_network = Some(id);
             }

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{
-        conflict::{ClaimantId, Conflict},
-        observation::PodsKnown,
-    },
+    model::{conflict::Conflict, observation::PodsKnown},
     step::Engine,
     track::Step,
 };
@@ -16,8 +13,7 @@ impl Engine {
     /// whose pod became known or changed. A sweep of such a device is updated when it may be.
     pub(super) fn pods_known(&mut self, known: PodsKnown, step: &mut Step<'_>) {
         for (ifindex, generation, pod) in known.records {
-            let link = self.mirror.links.get_mut(ifindex);
-            let Some(link) = link.filter(|link| link.generation == generation) else {
+            let Some(link) = self.mirror.links.same_mut((ifindex, generation)) else {
                 continue;
             };
             if link.pod.as_deref() == Some(&pod) {
@@ -36,10 +32,8 @@ impl Engine {
             self.tracked.anomalies.sweeps.pod_known(*device);
         }
         let has_device = |conflict: &Conflict| {
-            conflict.present().any(|claimant| {
-                matches!(claimant.id, ClaimantId::Device(ifindex, generation)
-                    if devices.contains(&(ifindex, generation)))
-            })
+            let mut present = conflict.present().filter_map(|c| c.id.device());
+            present.any(|device| devices.contains(&device))
         };
         for address in self.view().conflict_addresses() {
             if !self

@@ -17,9 +17,10 @@ use crate::{
         links::LinkState,
     },
     model::{
-        anomaly::Anomaly,
-        conflict::{Claimant, ClaimantId, Conflict},
+        anomaly::{Anomaly, AnomalyKind},
+        conflict::{Claimant, ClaimantId, Conflict, DeviceKey},
         effect::BoundKind,
+        ids::AnomalyId,
         observation::{IfIndex, Peer, Timestamp, Vlan},
         record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
         scope::Scope,
@@ -258,7 +259,7 @@ impl Engine {
 
     /// The pod device of that index, if it is the same one. A device without a peer may be: its pod
     /// is going, and another device may already have the number of its namespace.
-    pub(super) fn surviving_pod(
+    fn surviving_pod(
         &self,
         name: &str,
         ifindex: IfIndex,
@@ -269,6 +270,17 @@ impl Engine {
             .links
             .pod(ifindex)
             .filter(|l| l.link.name == name && !another(l.link.peer))
+    }
+
+    /// The anomalies of this kind of the previous run whose device still exists, with its present identity.
+    pub(super) fn surviving(&self, kind: AnomalyKind) -> Vec<(AnomalyId, DeviceKey)> {
+        let restored = self.tracked.anomalies.open();
+        let surviving = restored.filter_map(|anomaly| {
+            let holder = anomaly.holder.as_ref().filter(|_| anomaly.kind == kind)?;
+            let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
+            Some((anomaly.id, link.key()))
+        });
+        surviving.collect()
     }
 
     fn is_same_link(&self, name: &str, ifindex: IfIndex) -> bool {

@@ -38,7 +38,7 @@ impl Engine {
             return;
         }
         // One finding for each device, whatever addresses it uses.
-        let device = (ifindex, link.generation);
+        let device = link.key();
         let known = self.tracked.anomalies.frames.router(device);
         let new = || AnomalyKey::of_frames(AnomalyKind::RogueRouter, source, device, vlan);
         let details = details(link, advertisement);
@@ -47,16 +47,7 @@ impl Engine {
 
     /// Continues the routers of the previous run whose device still exists.
     pub(super) fn continue_routers(&mut self, now: Timestamp) {
-        let restored = self.tracked.anomalies.open();
-        let routers = restored.filter(|a| a.kind == AnomalyKind::RogueRouter);
-        let surviving: Vec<_> = routers
-            .filter_map(|router| {
-                let holder = router.holder.as_ref()?;
-                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
-                Some((router.id, (link.link.ifindex, link.generation)))
-            })
-            .collect();
-        for (id, device) in surviving {
+        for (id, device) in self.surviving(AnomalyKind::RogueRouter) {
             self.tracked.anomalies.continue_router(id, device, now);
         }
     }

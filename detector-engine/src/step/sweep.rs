@@ -4,9 +4,14 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    model::{anomaly::AnomalyKind, conflict::Conflict, effect::Effect, observation::Timestamp},
+    model::{
+        anomaly::AnomalyKind,
+        conflict::{Conflict, DeviceKey},
+        effect::Effect,
+        observation::Timestamp,
+    },
     step::{Engine, anomalies::device_as_holder},
-    track::{Step, anomaly::DeviceKey},
+    track::Step,
 };
 
 impl Engine {
@@ -30,10 +35,7 @@ impl Engine {
         step: &mut Step<'_>,
     ) {
         let links = &self.mirror.links;
-        let holder = || {
-            let link = links.pod(device.0).filter(|l| l.generation == device.1)?;
-            Some(device_as_holder(link))
-        };
+        let holder = || links.device(device).map(device_as_holder);
         let last = step.effects.len();
         let has_started = self.tracked.anomalies.start_sweep(device, holder, step);
         if !has_started {
@@ -80,10 +82,7 @@ impl Engine {
     /// Ends and updates sweeps whose check is due, once every conflict is decided.
     pub(super) fn settle_sweeps(&mut self, step: &mut Step<'_>) {
         let links = &self.mirror.links;
-        let name = |(ifindex, generation): DeviceKey| {
-            let link = links.pod(ifindex).filter(|l| l.generation == generation)?;
-            Some(link.link.name.as_str())
-        };
+        let name = |device| Some(links.device(device)?.link.name.as_str());
         let released = self.tracked.anomalies.settle_sweeps(name, step);
         for address in released {
             self.mark_swept(address, step.effects.len(), step);
@@ -92,16 +91,7 @@ impl Engine {
 
     /// Continues the sweeps of the previous run whose device still exists.
     pub(super) fn continue_sweeps(&mut self, now: Timestamp) {
-        let restored = self.tracked.anomalies.open();
-        let sweeps = restored.filter(|a| a.kind == AnomalyKind::AddressSweep);
-        let surviving: Vec<_> = sweeps
-            .filter_map(|sweep| {
-                let holder = sweep.holder.as_ref()?;
-                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
-                Some((sweep.id, (link.link.ifindex, link.generation)))
-            })
-            .collect();
-        for (id, device) in surviving {
+        for (id, device) in self.surviving(AnomalyKind::AddressSweep) {
             self.tracked.anomalies.continue_sweep(id, device, now);
         }
     }

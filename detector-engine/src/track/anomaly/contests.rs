@@ -7,17 +7,14 @@ use crate::{
     index::Index,
     model::{
         anomaly::Contested,
-        conflict::{ClaimantId, Confidence, Conflict, ConflictKind},
+        conflict::{ClaimantId, Confidence, Conflict, ConflictKind, DeviceKey},
         ids::ConflictId,
-        observation::{IfIndex, Timestamp},
+        observation::Timestamp,
     },
 };
 
 /// The most contested addresses listed.
 const LISTED: usize = 16;
-
-/// A device, by index and generation.
-pub(crate) type DeviceKey = (IfIndex, u64);
 
 /// An open conflict and the devices that contest its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,11 +121,8 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     conflict
         .present()
         .filter(|c| c.id != owner)
-        .map(|c| match c.id {
-            ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
-            // No device to name.
-            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
-        })
+        // Of one that is no device, there is none to name.
+        .map(|c| c.id.device())
         .collect::<Option<_>>()
         .unwrap_or_default()
 }

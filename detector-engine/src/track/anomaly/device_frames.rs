@@ -7,9 +7,10 @@ use crate::{
     index::Index,
     model::{
         anomaly::AnomalyKind,
-        observation::{IfIndex, Timestamp, Vlan},
+        conflict::DeviceKey,
+        observation::{Timestamp, Vlan},
     },
-    track::anomaly::{contests::DeviceKey, lifecycle::AnomalyKey},
+    track::anomaly::lifecycle::AnomalyKey,
 };
 
 /// How many anomalies are tracked at once.
@@ -93,11 +94,11 @@ impl AnomalyKey {
     pub(crate) fn of_frames(
         kind: AnomalyKind,
         address: IpAddr,
-        (ifindex, generation): (IfIndex, u64),
+        device: DeviceKey,
         vlan: Vlan,
     ) -> Self {
         Self {
-            device: Some((ifindex, generation)),
+            device: Some(device),
             vlan,
             ..Self::of(kind, address)
         }

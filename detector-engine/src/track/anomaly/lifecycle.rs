@@ -14,7 +14,7 @@ use crate::{
     mirror::pools::Pools,
     model::{
         anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
-        conflict::{Claimant, ClaimantId},
+        conflict::{Claimant, ClaimantId, DeviceKey},
         ids::{AnomalyId, IdSequence},
         observation::{IfIndex, Timestamp, Vlan},
         pool::{PoolId, PoolSource},
@@ -23,7 +23,6 @@ use crate::{
     track::{
         Step,
         anomaly::{
-            contests::DeviceKey,
             device_frames::{DeviceFrames, quiet_after},
             macs::Macs,
             sweep::Sweeps,
@@ -39,7 +38,7 @@ const RESTORED_TTL: Duration = Duration::from_secs(20);
 pub(crate) struct AnomalyKey {
     pub(crate) kind: AnomalyKind,
     pub(crate) address: IpAddr,
-    pub(crate) device: Option<(IfIndex, u64)>,
+    pub(crate) device: Option<DeviceKey>,
     pub(crate) vlan: Vlan,
 }
 
@@ -158,23 +157,31 @@ impl Anomalies {
     /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come
     /// late.
     pub(crate) fn continue_router(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
-        let mut restored = self.restored.iter().enumerate();
-        let found = restored.find(|(_, restored)| restored.id == id);
-        let Some((position, restored)) = found.filter(|_| self.frames.router(device).is_none())
-        else {
-            return;
-        };
-        let key = AnomalyKey::of_frames(restored.kind, restored.address, device, restored.vlan);
-        if !self.frames.record(key, now) {
+        if self.frames.router(device).is_some() {
             return;
         }
+        let Some(anomaly) = self.take_restored_on(id, device) else {
+            return;
+        };
+        let key = AnomalyKey::of_frames(anomaly.kind, anomaly.address, device, anomaly.vlan);
+        if self.frames.record(key, now) {
+            self.expiry
+                .schedule(key.address, now + quiet_after(key.kind));
+            self.insert_open(key, anomaly);
+        } else {
+            self.restored.push(anomaly);
+        }
+    }
+
+    /// A restored anomaly, whose device has this identity now.
+    pub(super) fn take_restored_on(&mut self, id: AnomalyId, device: DeviceKey) -> Option<Anomaly> {
+        let mut restored = self.restored.iter();
+        let position = restored.position(|restored| restored.id == id)?;
         let mut anomaly = self.restored.swap_remove(position);
         if let Some(holder) = &mut anomaly.holder {
             holder.id = ClaimantId::Device(device.0, device.1);
         }
-        self.expiry
-            .schedule(key.address, now + quiet_after(key.kind));
-        self.insert_open(key, anomaly);
+        Some(anomaly)
     }
 
     /// The first full snapshot is merged: restored anomalies that are not found again within

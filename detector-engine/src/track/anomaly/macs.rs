@@ -10,15 +10,12 @@ use crate::{
     limits::expiry::ExpiryQueue,
     model::{
         anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        conflict::Claimant,
+        conflict::{Claimant, DeviceKey},
         observation::{IfIndex, Mac, Timestamp},
     },
     track::{
         Step,
-        anomaly::{
-            contests::DeviceKey,
-            lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
-        },
+        anomaly::lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     },
 };
 

@@ -17,14 +17,14 @@ use crate::{
     limits::expiry::ExpiryQueue,
     model::{
         anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
-        conflict::{Claimant, ClaimantId, Conflict},
+        conflict::{Claimant, Conflict, DeviceKey},
         ids::{AnomalyId, ConflictId},
         observation::{IfIndex, Timestamp},
     },
     track::{
         Step,
         anomaly::{
-            contests::{Contests, DeviceKey},
+            contests::Contests,
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
     },
@@ -179,14 +179,12 @@ impl Anomalies {
 
     /// Continues a sweep of the previous run, of the device that has this identity now.
     pub(crate) fn continue_sweep(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
-        let position = self.restored.iter().position(|restored| restored.id == id);
-        let Some(position) = position.filter(|_| !self.sweeps.open.contains_key(&device)) else {
+        if self.sweeps.open.contains_key(&device) {
+            return;
+        }
+        let Some(anomaly) = self.take_restored_on(id, device) else {
             return;
         };
-        let mut anomaly = self.restored.swap_remove(position);
-        if let Some(holder) = &mut anomaly.holder {
-            holder.id = ClaimantId::Device(device.0, device.1);
-        }
         let key = AnomalyKey {
             device: Some(device),
             ..AnomalyKey::of(AnomalyKind::AddressSweep, anomaly.address)
