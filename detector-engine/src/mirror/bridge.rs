@@ -8,19 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::{
     index::Index,
+    mirror::StoreOutcome,
     model::observation::{FdbEntry, IfIndex, Mac},
 };
-
-/// The result of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FdbChange {
-    /// The hardware address is behind another port than before, or behind none.
-    Moved,
-    /// Nothing changed.
-    Unchanged,
-    /// The table, or the port's share of it, is full; the entry is dropped.
-    Refused,
-}
 
 /// Bridge, hardware address, VLAN.
 type FdbKey = (IfIndex, Mac, Option<u16>);
@@ -92,8 +82,8 @@ impl Fdb {
         keys.map(|(bridge, mac, _)| (*bridge, *mac)).collect()
     }
 
-    /// Adds an entry, within a bound on all entries and one on those of its port.
-    pub(crate) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> FdbChange {
+    /// Adds an entry; changed if the hardware address is behind another port than before. Within a bound on all entries and one on those of its port.
+    pub(crate) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> StoreOutcome {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         let known = self.entries.get(&key).map(|found| found.port);
@@ -101,7 +91,7 @@ impl Fdb {
         if grows || (known != Some(entry.port) && self.len_of_port(entry.port) >= per_port) {
             // Its new port is not stored, but it did leave the old one.
             self.remove(&key);
-            return FdbChange::Refused;
+            return StoreOutcome::Refused;
         }
         self.put(key, entry.port, false);
         self.changed(entry.bridge, entry.mac, before)
@@ -110,7 +100,7 @@ impl Fdb {
     /// The kernel's entry is gone; with `keep` its port is remembered until [`Fdb::remove_aged`].
     /// The kernel has one entry per hardware address and VLAN and reports a move only by the new
     /// one, so the port reported last is the one it was behind.
-    pub(crate) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
+    pub(crate) fn unset(&mut self, entry: FdbEntry, keep: bool) -> StoreOutcome {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         if keep {
@@ -172,11 +162,11 @@ impl Fdb {
         }
     }
 
-    fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> FdbChange {
+    fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> StoreOutcome {
         if self.port(bridge, mac) == before {
-            FdbChange::Unchanged
+            StoreOutcome::Known
         } else {
-            FdbChange::Moved
+            StoreOutcome::Changed
         }
     }
 }
@@ -194,14 +184,14 @@ mod tests {
             vlan: None,
         };
         let ends: [fn(&mut Fdb, FdbEntry); 4] = [
-            |fdb, entry| assert_eq!(fdb.unset(entry, false), FdbChange::Moved),
+            |fdb, entry| assert_eq!(fdb.unset(entry, false), StoreOutcome::Changed),
             |fdb, _| assert_eq!(fdb.remove_link(1).len(), 1),
             |fdb, _| assert_eq!(fdb.remove_link(9).len(), 1),
             |fdb, _| assert_eq!(fdb.remove_port(9, 1).len(), 1),
         ];
         for end in ends {
             let mut fdb = Fdb::default();
-            assert_eq!(fdb.set(entry, 1, 1), FdbChange::Moved);
+            assert_eq!(fdb.set(entry, 1, 1), StoreOutcome::Changed);
             end(&mut fdb, entry);
             assert!(fdb.entries.is_empty());
             assert!(fdb.by_port.is_empty());

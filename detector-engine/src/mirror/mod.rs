@@ -16,6 +16,19 @@ use crate::{
     model::settings::Bounds,
 };
 
+/// The result of storing something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreOutcome {
+    /// What follows from it may have changed.
+    Changed,
+    /// It was known; at most its times changed.
+    Known,
+    /// It is older than what ended it.
+    Outdated,
+    /// Rejected at a bound.
+    Refused,
+}
+
 /// What the kernel has, as far as it was reported. Claims are derived from it ([`ClaimContext`](crate::rules::claimants::ClaimContext)).
 #[derive(Debug, Default)]
 pub(crate) struct Mirror {

@@ -7,21 +7,13 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     hash::HashMap,
     index::Index,
-    mirror::topology::L3Presence,
+    mirror::{StoreOutcome, topology::L3Presence},
     model::observation::{IfIndex, Route, RouteKey, RoutePlace},
     small_set::push_compact,
 };
 
 /// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read here.
 const MAIN: u32 = 254;
-
-/// The result of adding a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AddOutcome {
-    New,
-    Known,
-    Refused,
-}
 
 /// By destination; few routes share one.
 type Destinations = HashMap<IpAddr, Vec<Route>>;
@@ -49,7 +41,7 @@ impl Routes {
 
     /// Adds a route in place of the first one of its destination, metric and table, within a bound
     /// on all of them: the kernel reports a replaced route only by its successor.
-    pub(crate) fn replace(&mut self, route: Route, bound: usize) -> AddOutcome {
+    pub(crate) fn replace(&mut self, route: Route, bound: usize) -> StoreOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get_mut(&length);
         let known = known.and_then(|known| known.get_mut(&destination));
@@ -59,7 +51,7 @@ impl Routes {
                 let replaced = std::mem::replace(first, route);
                 self.unindex(&replaced);
                 self.index(&route);
-                return AddOutcome::New;
+                return StoreOutcome::Changed;
             }
         }
         self.add(route, RoutePlace::Last, bound)
@@ -67,15 +59,15 @@ impl Routes {
 
     /// Adds a route beside those of its destination, metric and table, within a bound on all of
     /// them.
-    pub(crate) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> AddOutcome {
+    pub(crate) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> StoreOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get(&length);
         let known = known.and_then(|known| known.get(&destination));
         if known.is_some_and(|known| known.contains(&route)) {
-            return AddOutcome::Known;
+            return StoreOutcome::Known;
         }
         if self.count >= bound {
-            return AddOutcome::Refused;
+            return StoreOutcome::Refused;
         }
         let known = self.by_length.entry(length).or_default();
         let known = known.entry(destination).or_default();
@@ -85,7 +77,7 @@ impl Routes {
         }
         self.count += 1;
         self.index(&route);
-        AddOutcome::New
+        StoreOutcome::Changed
     }
 
     fn index(&mut self, route: &Route) {
@@ -265,7 +257,7 @@ mod tests {
             route("10.0.0.7", 32, 3, 1024),
             route("10.0.0.7", 32, 4, 0),
         ] {
-            assert_eq!(routes.replace(r, 10), AddOutcome::New);
+            assert_eq!(routes.replace(r, 10), StoreOutcome::Changed);
         }
         assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(4));
         assert_eq!(routes.lookup([10, 0, 0, 8].into(), |_| true), Some(2));
@@ -283,9 +275,9 @@ mod tests {
             table: 100,
             ..route("10.0.0.7", 32, 9, 0)
         };
-        assert_eq!(routes.replace(other, 10), AddOutcome::New);
+        assert_eq!(routes.replace(other, 10), StoreOutcome::Changed);
         let main = route("10.0.0.7", 32, 3, 50);
-        assert_eq!(routes.replace(main, 10), AddOutcome::New);
+        assert_eq!(routes.replace(main, 10), StoreOutcome::Changed);
         assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(3));
     }
 
@@ -295,11 +287,11 @@ mod tests {
         for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
             assert_eq!(
                 routes.replace(route(destination, length, 3, 0), 10),
-                AddOutcome::New
+                StoreOutcome::Changed
             );
             assert_eq!(
                 routes.replace(route(destination, length, 4, 0), 10),
-                AddOutcome::New
+                StoreOutcome::Changed
             );
             let address = route(destination, length, 0, 0).destination;
             assert_eq!(routes.lookup(address, |_| true), Some(4));
@@ -318,11 +310,11 @@ mod tests {
             (2, RoutePlace::Last, 1),
             (3, RoutePlace::First, 3),
         ] {
-            assert_eq!(routes.add(to(ifindex), place, 10), AddOutcome::New);
+            assert_eq!(routes.add(to(ifindex), place, 10), StoreOutcome::Changed);
             assert_eq!(routes.lookup(address, |_| true), Some(winner));
         }
         // `ip route replace` replaces the first one and keeps the others.
-        assert_eq!(routes.replace(to(4), 10), AddOutcome::New);
+        assert_eq!(routes.replace(to(4), 10), StoreOutcome::Changed);
         for winner in [4, 1, 2] {
             assert_eq!(routes.lookup(address, |_| true), Some(winner));
             assert!(routes.remove(&to(winner)));
@@ -345,7 +337,7 @@ mod tests {
             route("10.0.0.8", 32, 4, 0),
         ];
         for route in added {
-            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+            assert_eq!(routes.replace(route, 10), StoreOutcome::Changed);
         }
         let to = |routes: &Routes, ifindex| {
             let found = routes
@@ -358,7 +350,7 @@ mod tests {
         assert_eq!(to(&routes, 3), ["10.0.0.7", "2001:db8::7"]);
         assert_eq!(
             routes.replace(route("10.0.0.7", 32, 4, 0), 10),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         assert_eq!(to(&routes, 3), ["2001:db8::7"]);
         assert_eq!(to(&routes, 4), ["10.0.0.7", "10.0.0.8"]);
@@ -373,7 +365,7 @@ mod tests {
                 |routes, _| routes.remove_link(1),
             ];
             for end in ends {
-                assert_eq!(routes.replace(added, 1), AddOutcome::New);
+                assert_eq!(routes.replace(added, 1), StoreOutcome::Changed);
                 assert!(end(&mut routes, &added));
                 assert!(routes.by_length.is_empty() && routes.hosts.is_empty());
                 assert!(!end(&mut routes, &added));
@@ -386,7 +378,7 @@ mod tests {
         let mut routes = Routes::default();
         assert_eq!(
             routes.replace(route("10.0.0.7", 32, 1, 0), 1),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         for unknown in [
             route("10.0.0.8", 32, 1, 0),
@@ -404,20 +396,20 @@ mod tests {
         let mut routes = Routes::default();
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 1, 0), 1),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         assert_eq!(
             routes.replace(route("10.0.0.2", 32, 1, 0), 1),
-            AddOutcome::Refused
+            StoreOutcome::Refused
         );
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 1, 0), 1),
-            AddOutcome::Known,
+            StoreOutcome::Known,
             "a known route takes no room"
         );
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 2, 0), 1),
-            AddOutcome::New,
+            StoreOutcome::Changed,
             "nor does a replaced one"
         );
     }
@@ -431,7 +423,7 @@ mod tests {
             of("2001:db8::", 64, 2),
             of("2001:db8::7", 128, 3),
         ] {
-            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+            assert_eq!(routes.replace(route, 10), StoreOutcome::Changed);
         }
         assert_eq!(routes.lookup(ip("2001:db8::7"), |_| true), Some(3));
         assert_eq!(routes.lookup(ip("2001:db8::8"), |_| true), Some(2));
@@ -461,7 +453,11 @@ mod tests {
         let mut routes = Routes::default();
         for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
             let wide = route("0.0.0.0", prefix_len, ifindex, 0);
-            assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
+            assert_eq!(
+                routes.replace(wide, 10),
+                StoreOutcome::Changed,
+                "/{prefix_len}"
+            );
         }
         assert_eq!(routes.lookup(ip("255.255.255.255"), |_| true), Some(1));
         assert_eq!(routes.lookup(ip("127.255.255.255"), |_| true), Some(2));

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use crate::{
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
     mirror::{
-        facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+        StoreOutcome,
+        facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment},
         links::LinkState,
     },
     model::{
@@ -55,7 +56,7 @@ impl Engine {
                 self.drops.claims += 1;
                 self.refused_on(device, BoundKind::Addresses);
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
         if is_new {
             self.record_move(info.address, device, Vlan::default(), at);
@@ -217,7 +218,7 @@ impl Engine {
                 self.drops.kernel_entries += 1;
                 self.refused(BoundKind::HostAddresses);
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
     }
 
@@ -254,7 +255,7 @@ impl Engine {
                 self.neighbour_refused(neighbour.ifindex);
                 return;
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => return,
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
         }
         self.dirty.insert(neighbour.address);
         if on_bridge {
@@ -343,7 +344,7 @@ impl Engine {
                 self.refused_on(frame.ifindex, BoundKind::FrameClaims);
             }
             StoreOutcome::Outdated => self.noted.table.publish_again(frame.address),
-            StoreOutcome::Refreshed => {}
+            StoreOutcome::Known => {}
         }
         if !frame.tentative {
             let facts = self.mirror.facts.get(frame.address);

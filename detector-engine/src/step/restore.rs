@@ -13,7 +13,8 @@ use crate::{
     hash::HashSet,
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
     mirror::{
-        facts::{FrameFact, Owner, StoreOutcome},
+        StoreOutcome,
+        facts::{FrameFact, Owner},
         links::LinkState,
     },
     model::{

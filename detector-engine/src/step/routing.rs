@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::routes::{AddOutcome, Routes},
+    mirror::{StoreOutcome, routes::Routes},
     model::{
         effect::BoundKind,
         observation::{IfIndex, Route, RoutePlace},
@@ -49,9 +49,9 @@ impl Engine {
             None => self.mirror.routes.replace(route, bound),
         };
         match outcome {
-            AddOutcome::New => {}
-            AddOutcome::Known => return,
-            AddOutcome::Refused => {
+            StoreOutcome::Changed => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
+            StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
                 self.refused(BoundKind::Routes);
             }

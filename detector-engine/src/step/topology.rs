@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     limits::in_flight_snapshots::StateKey,
     mirror::{
-        bridge::FdbChange,
+        StoreOutcome,
         facts::Owner,
         links::{LinkChange, LinkState, pod_peer},
     },
@@ -327,9 +327,9 @@ impl Engine {
             bounds.kernel_entries
         };
         match self.mirror.fdb.set(entry, bounds.kernel_entries, share) {
-            FdbChange::Unchanged => return,
-            FdbChange::Moved => {}
-            FdbChange::Refused => self.forwarding_refused(entry.port),
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
+            StoreOutcome::Changed => {}
+            StoreOutcome::Refused => self.forwarding_refused(entry.port),
         }
         self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
     }
@@ -338,7 +338,7 @@ impl Engine {
         let still_port = self.mirror.links.bridge_of(entry.port) == Some(entry.bridge);
         self.mirror.links.mac_affected(entry.mac);
         let keep = still_port && self.mirror.facts.is_mac_referenced(entry.bridge, entry.mac);
-        if self.mirror.fdb.unset(entry, keep) == FdbChange::Moved {
+        if self.mirror.fdb.unset(entry, keep) == StoreOutcome::Changed {
             self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
         }
     }

@@ -8,7 +8,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::{
-    mirror::facts::{Facts, StoreOutcome, contest::Claimer},
+    mirror::{
+        StoreOutcome,
+        facts::{Facts, contest::Claimer},
+    },
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
         observation::{AssignedAddress, AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp, Vlan},
@@ -185,7 +188,7 @@ impl Facts {
             let is_same = known.info().map(|known| known.dad_failed) == Some(info.dad_failed);
             known.on = AssignedOn::Pod(peer, info);
             return if is_same {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             } else {
                 StoreOutcome::Changed
             };
@@ -353,7 +356,7 @@ impl Facts {
         if let Some(known) = self.assigned_mut(Owner::Link(ifindex), address) {
             known.seen.last = at;
             known.assignments.add(info.id());
-            return StoreOutcome::Refreshed;
+            return StoreOutcome::Known;
         }
         if self.host_count >= self.bounds.kernel_entries {
             return StoreOutcome::Refused;

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
+    mirror::{
+        StoreOutcome,
+        facts::{Claimer, Facts, Owner},
+    },
     model::{
         beginning::Seen,
         observation::{FrameKind, IfIndex, Mac, Peer, Vlan},
@@ -65,7 +68,7 @@ impl Facts {
             return if changed {
                 StoreOutcome::Changed
             } else {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             };
         }
         let count = self.frames.of(&fact.ifindex);

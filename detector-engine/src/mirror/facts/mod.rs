@@ -93,19 +93,6 @@ impl AddressFacts {
     }
 }
 
-/// The result of storing a fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreOutcome {
-    /// The set of claimants may have changed.
-    Changed,
-    /// Only timestamps changed.
-    Refreshed,
-    /// It is older than what ended it.
-    Outdated,
-    /// Rejected at a bound.
-    Refused,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     bounds: Bounds,

@@ -3,7 +3,10 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::{
-    mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
+    mirror::{
+        StoreOutcome,
+        facts::{Claimer, Facts, Owner},
+    },
     model::{
         beginning::{Beginning, Seen},
         observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
@@ -90,7 +93,7 @@ impl Facts {
             entry.and_then(|entry| entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex));
         if let Some(known) = known {
             if live && at < known.reported {
-                return StoreOutcome::Refreshed;
+                return StoreOutcome::Known;
             }
             let confirmed = live && n.state == NudState::Reachable;
             let same_lladdr = known.lladdr == lladdr;
@@ -121,11 +124,11 @@ impl Facts {
             return if changed {
                 StoreOutcome::Changed
             } else {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             };
         }
         if live && self.withdrawals.is_before(n.ifindex, n.address, at) {
-            return StoreOutcome::Refreshed;
+            return StoreOutcome::Known;
         }
         // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
         let share = match former {

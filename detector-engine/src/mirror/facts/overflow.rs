@@ -8,9 +8,12 @@ use std::{collections::hash_map::Entry, net::IpAddr};
 
 use crate::{
     hash::HashMap,
-    mirror::facts::{
-        Assigned, Facts, StoreOutcome,
-        assigned::{Assignments, RemovedAssignment},
+    mirror::{
+        StoreOutcome,
+        facts::{
+            Assigned, Facts,
+            assigned::{Assignments, RemovedAssignment},
+        },
     },
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
@@ -121,10 +124,10 @@ impl Facts {
     pub(super) fn overflow(&mut self, peer: Peer, info: AssignedAddress) -> StoreOutcome {
         let bound = self.bounds.overflow_addresses;
         match self.overflow.insert(peer, info.id(), bound) {
-            Ok(None) => StoreOutcome::Refreshed,
+            Ok(None) => StoreOutcome::Known,
             Ok(Some(loser)) => {
                 self.overflow_losers.push(loser);
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             }
             Err(()) => StoreOutcome::Refused,
         }

@@ -111,7 +111,7 @@ fn repeated_entry_changes_only_state_or_refutation() {
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Reachable, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
@@ -119,12 +119,12 @@ fn repeated_entry_changes_only_state_or_refutation() {
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert!(entries.refute(1, 1));
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert!(entries.is_refuted(1));
     assert_eq!(
