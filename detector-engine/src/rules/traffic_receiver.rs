@@ -74,8 +74,7 @@ impl ClaimContext<'_> {
         if !self.mirror.links.is_bridge(out) {
             return device_claimant(out, claimants);
         }
-        let mut entries = self.mirror.facts.get(address)?.neighbours.iter();
-        let entry = entries.find(|n| n.ifindex == out)?;
+        let entry = self.mirror.facts.get(address)?.neighbour_on(out)?;
         self.receiver_behind(out, entry.lladdr, claimants)
     }
 

@@ -210,9 +210,8 @@ impl Engine {
             return;
         }
         let (ifindex, address) = (neighbour.ifindex, neighbour.address);
-        let facts = self.mirror.facts.get(address).into_iter();
-        let mut known = facts.flat_map(|facts| &facts.neighbours);
-        let known = known.find(|known| known.ifindex == ifindex);
+        let facts = self.mirror.facts.get(address);
+        let known = facts.and_then(|facts| facts.neighbour_on(ifindex));
         let is_other = known.map(|known| known.lladdr) != neighbour.lladdr;
         if neighbour.state == NudState::Reachable || is_other {
             self.reads

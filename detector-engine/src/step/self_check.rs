@@ -31,8 +31,7 @@ impl Engine {
             addresses: addresses.into_iter().flatten().collect(),
             neighbours: neighbours
                 .filter_map(|address| {
-                    let entries = &self.mirror.facts.get(address)?.neighbours;
-                    let entry = entries.iter().find(|entry| entry.ifindex == ifindex)?;
+                    let entry = self.mirror.facts.get(address)?.neighbour_on(ifindex)?;
                     Some((address, entry.lladdr))
                 })
                 .collect(),

@@ -38,11 +38,9 @@ impl Facts {
         peer: Option<Peer>,
     ) -> StoreOutcome {
         // Tagged frames are about other links of the pod than the one whose addresses are read.
-        if fact.vlan == Vlan::default()
-            && self
-                .removals
-                .is_outdated(fact.ifindex, address, fact.seen.last)
-        {
+        let removed = self.removals.last(fact.ifindex, address);
+        let removed = removed.filter(|_| fact.vlan == Vlan::default());
+        if removed.is_some_and(|removed| fact.seen.last <= removed) {
             return StoreOutcome::Outdated;
         }
         let same =

@@ -75,6 +75,15 @@ impl AddressFacts {
         self.is_assigned_on(peer) || self.is_further_on(peer)
     }
 
+    /// The neighbour entry on a link.
+    pub(crate) fn neighbour_on(&self, ifindex: IfIndex) -> Option<&NeighbourFact> {
+        self.neighbours.iter().find(|n| n.ifindex == ifindex)
+    }
+
+    fn neighbour_on_mut(&mut self, ifindex: IfIndex) -> Option<&mut NeighbourFact> {
+        self.neighbours.iter_mut().find(|n| n.ifindex == ifindex)
+    }
+
     /// Whether an interface in this namespace has the address.
     pub(crate) fn is_in(&self, nsid: NsId) -> bool {
         let mut peers = self.assigned.iter().filter_map(Assigned::peer);
@@ -182,7 +191,7 @@ impl Facts {
     fn unindex_link(&mut self, ifindex: IfIndex, address: IpAddr) {
         let still = self.by_address.get(&address).is_some_and(|entry| {
             entry.frames.iter().any(|f| f.ifindex == ifindex)
-                || entry.neighbours.iter().any(|n| n.ifindex == ifindex)
+                || entry.neighbour_on(ifindex).is_some()
                 || entry.assigned_to(Owner::Link(ifindex)).is_some()
         });
         if !still {

@@ -89,9 +89,7 @@ impl Facts {
             peer,
         } = context;
         let entry = self.by_address.get_mut(&n.address);
-        let known =
-            entry.and_then(|entry| entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex));
-        if let Some(known) = known {
+        if let Some(known) = entry.and_then(|entry| entry.neighbour_on_mut(n.ifindex)) {
             if live && at < known.reported {
                 return StoreOutcome::Known;
             }
@@ -127,7 +125,9 @@ impl Facts {
                 StoreOutcome::Known
             };
         }
-        if live && self.withdrawals.is_before(n.ifindex, n.address, at) {
+        // At the same time, the order in which both were reported counts.
+        let withdrawn = self.withdrawals.last(n.ifindex, n.address);
+        if live && withdrawn.is_some_and(|withdrawn| at < withdrawn) {
             return StoreOutcome::Known;
         }
         // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
@@ -176,8 +176,8 @@ impl Facts {
         at: Timestamp,
     ) -> bool {
         let facts = self.by_address.get(&address);
-        let mut known = facts.into_iter().flat_map(|facts| &facts.neighbours);
-        if known.any(|n| n.ifindex == ifindex && at < n.reported) {
+        let known = facts.and_then(|facts| facts.neighbour_on(ifindex));
+        if known.is_some_and(|known| at < known.reported) {
             return false;
         }
         self.withdrawals.record(ifindex, address, at);
@@ -212,25 +212,21 @@ impl Facts {
         is_newer: bool,
         is_behind_pod: impl Fn(Mac) -> bool,
     ) -> bool {
-        let Some(entry) = self.by_address.get_mut(&address) else {
+        let entry = self.by_address.get_mut(&address);
+        let Some(neighbour) = entry.and_then(|entry| entry.neighbour_on_mut(ifindex)) else {
             return false;
         };
-        let mut touched = false;
-        for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
-            if is_behind_pod(neighbour.lladdr) {
-                if !is_newer {
-                    neighbour.refuted = true;
-                    neighbour.confirmed = false;
-                }
-                neighbour.returned = false;
+        let mut touched = is_behind_pod(neighbour.lladdr);
+        if touched {
+            neighbour.returned = false;
+            neighbour.refuted |= !is_newer;
+            neighbour.confirmed &= is_newer;
+        }
+        for former in &mut neighbour.former {
+            if is_behind_pod(former.mac) {
+                former.flapped = false;
+                former.refuted = true;
                 touched = true;
-            }
-            for former in &mut neighbour.former {
-                if is_behind_pod(former.mac) {
-                    former.flapped = false;
-                    former.refuted = true;
-                    touched = true;
-                }
             }
         }
         touched
@@ -245,8 +241,7 @@ impl Facts {
         seen: Seen,
     ) {
         let entry = self.by_address.get_mut(&address);
-        let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
-        else {
+        let Some(entry) = entry.and_then(|entry| entry.neighbour_on_mut(bridge)) else {
             return;
         };
         if entry.lladdr == mac {
