@@ -41,6 +41,10 @@ impl<K: Copy + Ord + Hash> ExpiryQueue<K> {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.queue.first().map(|(at, _)| *at)
     }

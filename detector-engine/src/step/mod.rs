@@ -22,11 +22,7 @@ mod sweep;
 mod topology;
 mod view;
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use crate::{
     limits::{
@@ -39,7 +35,7 @@ use crate::{
     mirror::Mirror,
     model::{
         anomaly::Anomaly,
-        conflict::{Conflict, Reported},
+        conflict::{Conflict, DeviceKey, Reported},
         effect::{DropCounters, Effect},
         observation::{
             IfIndex, Neighbour, NudState, Observation, Owner, Peer, TimedObservation, Timestamp,
@@ -104,8 +100,8 @@ struct NotedClaims {
 #[derive(Debug, Default)]
 struct Timers {
     expiry: ExpiryQueue,
-    /// New pod devices by the time until which they wait for the name of their network.
-    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
+    /// New pod devices that wait for the name of their network until then.
+    awaiting_networks: ExpiryQueue<DeviceKey>,
 }
 
 impl Engine {
@@ -188,8 +184,8 @@ impl Engine {
             Observation::RouterAdvertisement(advertisement) => {
                 self.router_advertisement(advertisement, step);
             }
-            Observation::SnapshotStarted(token) => self.reads.in_flight.start(token),
-            Observation::SelfCheckStarted(token) => self.reads.in_flight.start_self_check(token),
+            Observation::SnapshotStarted(token) => self.reads.in_flight.start(token, false),
+            Observation::SelfCheckStarted(token) => self.reads.in_flight.start(token, true),
             Observation::SnapshotFailed(token) => self.reads.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
                 self.merge_snapshot(token, scope, *snapshot, step)
@@ -242,7 +238,7 @@ impl Engine {
             self.tracked.anomalies.next_due(),
             self.reads.discrepancies.next_due(),
             self.reads.schedule.next_check(),
-            self.timers.awaiting_networks.front().map(|(due, ..)| *due),
+            self.timers.awaiting_networks.next_due(),
         ];
         due.into_iter().flatten().min()
     }

@@ -33,20 +33,18 @@ impl Engine {
         };
         if !wait.is_zero() && self.timers.awaiting_networks.len() < self.settings.bounds.links {
             link.awaits_network = true;
-            let waiting = (at + wait, ifindex, link.generation);
-            self.timers.awaiting_networks.push_back(waiting);
+            let device = link.key();
+            self.timers.awaiting_networks.schedule(device, at + wait);
         }
     }
 
     /// Devices without a name in time are in the network of their switch.
     pub(super) fn expire_network_waits(&mut self, now: Timestamp) {
-        while let Some((due, ifindex, generation)) = self.timers.awaiting_networks.front().copied()
-            && due <= now
-        {
-            self.timers.awaiting_networks.pop_front();
-            let Some(link) = self.mirror.links.same_mut((ifindex, generation)) else {
+        while let Some(device) = self.timers.awaiting_networks.pop_due(now) {
+            let Some(link) = self.mirror.links.same_mut(device) else {
                 continue;
             };
+            let ifindex = device.0;
             link.awaits_network = false;
             let switch = self.mirror.links.switch_of(ifindex);
             if switch.is_some_and(|switch| !self.mirror.links.is_bridge(switch)) {
