@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     mirror::{
         Mirror,
-        facts::{AddressFacts, Assigned, AssignedOn, FrameFact, NeighbourFact},
+        facts::{AddressFacts, Assigned, AssignedOn, NeighbourFact},
         links::LinkState,
         pools::{AllocationState, Pools},
     },
@@ -14,6 +14,7 @@ use crate::{
         conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
         evidence_detail::EvidenceDetail,
         observation::{Timestamp, Vlan},
+        record::FrameFact,
         scope::{Scope, is_claimable},
         settings::Settings,
         snapshot::FurtherPlace,

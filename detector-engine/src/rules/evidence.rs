@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::{
     mirror::{
-        facts::{AddressFacts, FrameFact, NeighbourFact},
+        facts::{AddressFacts, NeighbourFact},
         links::{LinkState, NamespaceAccess},
     },
     model::{
@@ -13,6 +13,7 @@ use crate::{
         conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
         evidence_detail::EvidenceDetail,
         observation::{FrameKind, NudState, Timestamp, Vlan},
+        record::FrameFact,
     },
     rules::claimants::ClaimContext,
 };

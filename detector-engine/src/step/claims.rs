@@ -6,7 +6,7 @@ use crate::{
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
     mirror::{
         StoreOutcome,
-        facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment},
+        facts::{NeighbourUpdateContext, Owner, RemovedAssignment},
         links::LinkState,
     },
     model::{
@@ -17,6 +17,7 @@ use crate::{
             AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
             Timestamp, Vlan,
         },
+        record::FrameFact,
         scope::{is_claimable, is_like},
     },
     step::Engine,

@@ -12,18 +12,14 @@ use std::net::IpAddr;
 use crate::{
     hash::HashSet,
     limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
-    mirror::{
-        StoreOutcome,
-        facts::{FrameFact, Owner},
-        links::LinkState,
-    },
+    mirror::{StoreOutcome, facts::Owner, links::LinkState},
     model::{
         anomaly::{Anomaly, AnomalyKind},
         conflict::{Claimant, ClaimantId, Conflict, DeviceKey},
         effect::BoundKind,
         ids::AnomalyId,
         observation::{IfIndex, Peer, Timestamp, Vlan},
-        record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
+        record::{FrameFact, LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
         scope::Scope,
     },
     step::Engine,
@@ -120,12 +116,10 @@ impl Engine {
         Some(PersistedFrame {
             device: self.link_name(frame.ifindex)?,
             peer: self.mirror.links.get(frame.ifindex)?.link.peer,
-            vlan: frame.vlan,
-            kind: frame.kind,
-            mac: frame.mac,
-            ether_source: frame.ether_source,
-            tentative: frame.tentative,
-            seen: frame.seen,
+            fact: FrameFact {
+                ifindex: NO_LINK,
+                ..frame.clone()
+            },
         })
     }
 
@@ -198,7 +192,7 @@ impl Engine {
             return;
         };
         // The address may have been removed while the device was not known yet.
-        let untagged = restored.vlan == Vlan::default();
+        let untagged = restored.fact.vlan == Vlan::default();
         if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
             && finished.is_outdated(&StateKey::Address(Owner::Peer(peer), address))
             && !self
@@ -211,12 +205,7 @@ impl Engine {
         }
         let fact = FrameFact {
             ifindex: device,
-            vlan: restored.vlan,
-            kind: restored.kind,
-            mac: restored.mac,
-            ether_source: restored.ether_source,
-            tentative: restored.tentative,
-            seen: restored.seen,
+            ..restored.fact
         };
         if self.mirror.facts.add_frame(fact, address, restored.peer) == StoreOutcome::Refused {
             self.drops.claims += 1;

@@ -8,26 +8,14 @@ use crate::{
         facts::{Claimer, Facts, Owner},
     },
     model::{
-        beginning::Seen,
-        observation::{FrameKind, IfIndex, Mac, Peer, Vlan},
+        observation::{IfIndex, Peer, Vlan},
+        record::FrameFact,
     },
     small_set::push_compact,
 };
 
 /// Which share of a device's claims makes room at its bound: few scans for many claims.
 const EVICTED_SHARE: usize = 8;
-
-/// A claim seen in frames: one per device, VLAN and protocol.
-#[derive(Clone, Debug)]
-pub(crate) struct FrameFact {
-    pub(crate) ifindex: IfIndex,
-    pub(crate) vlan: Vlan,
-    pub(crate) kind: FrameKind,
-    pub(crate) mac: Mac,
-    pub(crate) ether_source: Mac,
-    pub(crate) tentative: bool,
-    pub(crate) seen: Seen,
-}
 
 impl Facts {
     /// Adds a claim of the pod whose peer is `peer`.

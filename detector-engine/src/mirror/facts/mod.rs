@@ -20,7 +20,6 @@ use std::{collections::BTreeSet, net::IpAddr};
 pub use assigned::MAX_ASSIGNMENTS;
 pub(crate) use assigned::{Assigned, AssignedOn, FurtherInterface, RemovedAssignment};
 pub(crate) use contest::Claimer;
-pub(crate) use frames::FrameFact;
 pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
 pub(crate) use crate::model::kernel_objects::Owner;
@@ -31,6 +30,7 @@ use crate::{
     mirror::topology::L3Presence,
     model::{
         observation::{IfIndex, Mac, NsId, Peer},
+        record::FrameFact,
         settings::Bounds,
     },
 };
