@@ -53,7 +53,7 @@ impl MovesFixture {
         self.moves.remove_idle(vip(), at(secs), |_| false);
     }
 
-    fn record_in(&self, scope: Scope) -> Option<PersistedMoves> {
+    fn record_in(&self, scope: Scope) -> Option<MoveHistory> {
         self.moves.to_record(vip(), scope)
     }
 
