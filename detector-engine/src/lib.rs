@@ -49,8 +49,8 @@ pub use model::{
     beginning::{Beginning, Seen, UnknownBeginning},
     conflict::*,
     effect::{
-        BoundKind, BoundReached, CertainClaim, Difference, Discrepancy, DropCounters, Effect,
-        ListedClaim, PodDevice, RereadReason,
+        BoundKind, BoundReached, CertainClaim, DevicePart, Discrepancy, DropCounters, Effect,
+        ListedClaim, PartValue, PodDevice, RereadReason,
     },
     evidence_detail::EvidenceDetail,
     ids::{AnomalyId, ConflictId},

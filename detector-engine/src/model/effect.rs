@@ -1,6 +1,6 @@
 //! The output of the engine.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use crate::{
     model::{
@@ -163,42 +163,55 @@ pub struct CertainClaim {
     pub receives_traffic: bool,
 }
 
-/// One difference between the engine and the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
+/// A part of what is known about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DevicePart {
     /// The pod's end of the device.
-    Peer {
-        /// As the engine had it.
-        believed: Option<Peer>,
-        /// As the kernel has it.
-        kernel: Option<Peer>,
-    },
-    /// The device's master.
-    Master {
-        /// As the engine had it.
-        believed: Option<IfIndex>,
-        /// As the kernel has it.
-        kernel: Option<IfIndex>,
-    },
-    /// An address in the pod. Exactly one of the two had it.
-    Address {
-        /// The address and its prefix.
-        id: AssignmentId,
-        /// The kernel has it and the engine did not; otherwise the reverse.
-        in_kernel: bool,
-    },
-    /// The hardware address of a neighbour entry of the device; `None` if there is no entry.
-    Neighbour {
-        /// The neighbour's address.
-        address: IpAddr,
-        /// As the engine had it.
-        believed: Option<Mac>,
-        /// As the kernel has it.
-        kernel: Option<Mac>,
-    },
+    Peer,
+    /// Its master.
+    Master,
+    /// An address in the pod, with its prefix.
+    Address(AssignmentId),
+    /// The neighbour entry of the device with this address.
+    Neighbour(IpAddr),
 }
 
-/// A difference that no live update explains.
+impl fmt::Display for DevicePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer => write!(f, "peer"),
+            Self::Master => write!(f, "master"),
+            Self::Address(id) => write!(f, "address {} with prefix {}", id.address, id.prefix),
+            Self::Neighbour(address) => write!(f, "neighbour {address}"),
+        }
+    }
+}
+
+/// What a part of a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartValue {
+    /// Of [`DevicePart::Peer`].
+    Peer(Peer),
+    /// Of [`DevicePart::Master`].
+    Link(IfIndex),
+    /// Of [`DevicePart::Address`].
+    Present,
+    /// Of [`DevicePart::Neighbour`].
+    Lladdr(Mac),
+}
+
+impl fmt::Display for PartValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(peer) => write!(f, "{peer:?}"),
+            Self::Link(ifindex) => write!(f, "{ifindex}"),
+            Self::Present => write!(f, "present"),
+            Self::Lladdr(mac) => write!(f, "{mac}"),
+        }
+    }
+}
+
+/// A difference between the engine and the kernel that no live update explains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discrepancy {
     /// The device's name.
@@ -206,5 +219,9 @@ pub struct Discrepancy {
     /// The device's index.
     pub ifindex: IfIndex,
     /// What differed.
-    pub difference: Difference,
+    pub part: DevicePart,
+    /// As the engine had it.
+    pub believed: Option<PartValue>,
+    /// As the kernel has it.
+    pub kernel: Option<PartValue>,
 }
