@@ -4,11 +4,13 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use ipnet::IpNet;
+
 use crate::{
     hash::HashMap,
     index::Index,
     mirror::{StoreOutcome, topology::L3Presence},
-    model::observation::{IfIndex, Route, RouteKey, RoutePlace},
+    model::observation::{IfIndex, Route, RouteKey, RoutePlace, host_prefix_len},
     small_set::push_compact,
 };
 
@@ -82,7 +84,7 @@ impl Routes {
 
     fn index(&mut self, route: &Route) {
         self.presence.add(route.ifindex, route.destination);
-        if is_host_route(route) {
+        if route.is_to_host() {
             self.hosts.insert(route.ifindex, route.destination);
         }
     }
@@ -90,7 +92,7 @@ impl Routes {
     fn unindex(&mut self, route: &Route) {
         self.presence.remove(route.ifindex, route.destination);
         let leads_there = |other: &Route| other.ifindex == route.ifindex;
-        if is_host_route(route) && !self.host_routes(route.destination).any(leads_there) {
+        if route.is_to_host() && !self.host_routes(route.destination).any(leads_there) {
             self.hosts.remove(route.ifindex, &route.destination);
         }
     }
@@ -170,8 +172,7 @@ impl Routes {
 
     /// The host routes for `address`, of all tables.
     pub(crate) fn host_routes(&self, address: IpAddr) -> impl Iterator<Item = &Route> {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        let known = self.by_length.get(&length);
+        let known = self.by_length.get(&host_prefix_len(address));
         known
             .and_then(|known| known.get(&address))
             .into_iter()
@@ -187,10 +188,6 @@ impl Routes {
     pub(crate) fn covers(route: &Route, address: IpAddr) -> bool {
         covers_prefix(route.destination, route.prefix_len, address)
     }
-}
-
-fn is_host_route(route: &Route) -> bool {
-    route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 }
 }
 
 /// Whether `address` is in the prefix.
@@ -212,20 +209,7 @@ fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> Vec<Ro
 /// `address` with all but its first `length` bits cleared. An IPv4 length above 32 leaves it
 /// unchanged and matches no route.
 fn network(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(length.min(32)))
-                .unwrap_or(0);
-            IpAddr::V4((u32::from(v4) & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX
-                .checked_shl(128 - u32::from(length.min(128)))
-                .unwrap_or(0);
-            IpAddr::V6((u128::from(v6) & mask).into())
-        }
-    }
+    IpNet::new(address, length).map_or(address, |net| net.trunc().addr())
 }
 
 #[cfg(test)]

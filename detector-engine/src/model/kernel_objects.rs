@@ -326,6 +326,11 @@ pub struct Route {
     pub table: u32,
 }
 
+/// The prefix length of one address alone.
+pub(crate) fn host_prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
 /// The place of a route. The kernel may have several routes at one, and a new one may replace the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {
@@ -349,6 +354,11 @@ impl Route {
             metric: self.metric,
             table: self.table,
         }
+    }
+
+    /// Whether it is the route to one address.
+    pub(crate) fn is_to_host(&self) -> bool {
+        self.prefix_len == host_prefix_len(self.destination)
     }
 
     /// The output device of a route that discards or rejects packets; no link has this index.

@@ -79,7 +79,7 @@ impl Engine {
 
     /// A host route changed: check whether it leads to a claimant.
     fn mark_host_route_dirty(&mut self, route: &Route) {
-        if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
+        if route.is_to_host() {
             self.dirty.insert(route.destination);
         }
     }

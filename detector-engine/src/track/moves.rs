@@ -4,7 +4,7 @@
 //! As in RFC 7432, a claim by one device while another holds the address is a move, even if it
 //! repeats an earlier claim. A pod that claims it on another one of its interfaces is no move.
 
-use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     hash::HashMap,

@@ -17,7 +17,7 @@ use crate::{
     },
     model::{
         beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp},
+        observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp, host_prefix_len},
     },
 };
 
@@ -150,10 +150,9 @@ impl Facts {
                 continue;
             };
             // What else was reported about it is not remembered.
-            let prefix_len = if address.is_ipv4() { 32 } else { 128 };
             let info = AssignedAddress {
                 address,
-                prefix_len,
+                prefix_len: host_prefix_len(address),
                 other_end: None,
                 tentative: false,
                 dad_failed: false,
