@@ -8,8 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use detector_engine::{
-    ClaimantId, Confidence, Conflict, Discrepancy, IfIndex, Observation, PartValue,
-    SnapshotToken,
+    ClaimantId, Confidence, Conflict, Discrepancy, IfIndex, Observation, PartValue, SnapshotToken,
 };
 use tracing::warn;
 

@@ -123,6 +123,14 @@ pub struct Evidence {
     pub detail: Option<EvidenceDetail>,
 }
 
+impl Evidence {
+    /// Whether a further interface of the pod has the address.
+    #[must_use]
+    pub fn is_on_further_interface(&self) -> bool {
+        matches!(self.detail, Some(EvidenceDetail::OnInterface(_)))
+    }
+}
+
 named! {
     /// Why a claimant left.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

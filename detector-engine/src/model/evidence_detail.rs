@@ -45,14 +45,6 @@ const ON: &str = "on ";
 const PROBE: &str = "probe";
 const SENT_BY: &str = "sent by ";
 
-impl EvidenceDetail {
-    /// Whether the address is on a further interface of the pod.
-    #[must_use]
-    pub fn is_on_further_interface(&self) -> bool {
-        matches!(self, Self::OnInterface(_))
-    }
-}
-
 impl fmt::Display for EvidenceDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -130,8 +130,7 @@ impl ClaimContext<'_> {
     ) -> bool {
         let id = link.id();
         let has_claim = |draft: &Draft| draft.strength == Strength::Full;
-        let mut peer = link.link.peer.into_iter();
-        peer.any(|peer| facts.is_held_on(peer)) || drafts.get(&(scope, id)).is_some_and(has_claim)
+        facts.is_held_by(&link.link) || drafts.get(&(scope, id)).is_some_and(has_claim)
     }
 
     /// Whose a `PERMANENT` entry is if its port does not claim the address by itself: whoever

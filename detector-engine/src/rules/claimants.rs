@@ -131,10 +131,7 @@ impl ClaimContext<'_> {
             let in_pod = facts.further().filter(|(peer, _)| peer.nsid == pod.nsid);
             in_pod.map(|(_, further)| further)
         };
-        let is_elsewhere = |e: &Evidence| {
-            let detail = e.detail.as_ref();
-            e.is_certain() && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
-        };
+        let is_elsewhere = |e: &Evidence| e.is_certain() && !e.is_on_further_interface();
         in_pod().any(|f| f.place != FurtherPlace::Above)
             && !in_pod().any(|f| f.place == FurtherPlace::Above)
             && !claimant.evidence.iter().any(is_elsewhere)

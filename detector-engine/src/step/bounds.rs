@@ -46,19 +46,14 @@ impl Engine {
 
     /// Whether the device with this peer has budget left for a change of this address.
     pub(super) fn spend_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
-        let Some(link) = self.mirror.links.pod_by_peer(peer) else {
+        let (links, facts) = (&mut self.mirror.links, &self.mirror.facts);
+        let device = links.index_by_peer(peer);
+        let Some((device, link)) = device.and_then(|device| Some((device, links.get_mut(device)?)))
+        else {
             return true;
         };
-        let (device, mut budget) = (link.link.ifindex, link.changes);
-        let is_contested = || {
-            self.mirror
-                .facts
-                .is_claimed_by_another(address, (device, peer))
-        };
-        let has_spent = budget.spend(&self.settings.bounds, now, is_contested);
-        if let Some(link) = self.mirror.links.get_mut(device) {
-            link.changes = budget;
-        }
+        let is_contested = || facts.is_claimed_by_another(address, (device, peer));
+        let has_spent = link.changes.spend(&self.settings.bounds, now, is_contested);
         if !has_spent {
             self.drops.address_changes += 1;
             self.refused_on(device, BoundKind::AddressChanges);

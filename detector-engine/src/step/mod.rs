@@ -3,7 +3,6 @@
 mod anomalies;
 mod beginnings;
 mod bounds;
-mod certain;
 mod claimed;
 mod claims;
 mod decide;

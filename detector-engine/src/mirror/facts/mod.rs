@@ -29,7 +29,7 @@ use crate::{
     index::Index,
     mirror::topology::L3Presence,
     model::{
-        observation::{IfIndex, Mac, NsId, Peer},
+        observation::{IfIndex, Link, Mac, NsId, Peer},
         record::FrameFact,
         settings::Bounds,
     },
@@ -70,9 +70,10 @@ impl AddressFacts {
         self.assigned_to(Owner::Further(peer)).is_some()
     }
 
-    /// Whether the pod has the address on `peer`, or on a further interface that concerns it.
-    pub(crate) fn is_held_on(&self, peer: Peer) -> bool {
-        self.is_assigned_on(peer) || self.is_further_on(peer)
+    /// Whether the pod behind a device has the address on the device's peer, or on a further interface that concerns it.
+    pub(crate) fn is_held_by(&self, device: &Link) -> bool {
+        let has = |peer| self.is_assigned_on(peer) || self.is_further_on(peer);
+        device.peer.is_some_and(has)
     }
 
     /// The neighbour entry on a link.
