@@ -5,7 +5,10 @@ use std::net::IpAddr;
 
 use crate::{
     limits::reads::ReadTarget,
-    mirror::{facts::MAX_ASSIGNMENTS, links::LinkState},
+    mirror::{
+        facts::{MAX_ASSIGNMENTS, SideEffects},
+        links::LinkState,
+    },
     model::{
         effect::{BoundKind, BoundReached, Effect, RereadReason},
         observation::{IfIndex, Peer, Timestamp},
@@ -62,14 +65,14 @@ impl Engine {
     }
 
     /// What became of addresses beyond the bounds of their devices.
-    pub(super) fn note_overflow(&mut self) {
-        for peer in self.mirror.facts.take_contested_further() {
+    pub(super) fn note_overflow(&mut self, facts: &SideEffects) {
+        for peer in facts.contested_further.iter().copied() {
             if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.reads.schedule.changed(device);
             }
         }
-        self.dirty.extend(self.mirror.facts.take_demoted());
-        for peer in self.mirror.facts.take_overflow_losers() {
+        self.dirty.extend(&facts.demoted);
+        for peer in facts.overflow_losers.iter().copied() {
             self.drops.claims += 1;
             if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.refused_on(device, BoundKind::Addresses);

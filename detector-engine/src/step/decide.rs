@@ -7,6 +7,7 @@ use crate::{
     model::{
         beginning::mark_newest,
         conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
+        observation::{IfIndex, Mac},
         route_query::RouteQuery,
         scope::Scope,
     },
@@ -22,10 +23,11 @@ use crate::{
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
     pub(super) fn apply_pending(&mut self, step: &mut Step<'_>) {
-        self.note_overflow();
+        let side_effects = std::mem::take(&mut self.mirror.facts.side_effects);
+        self.note_overflow(&side_effects);
         self.report_bounds(step);
         self.mark_presence_dirty();
-        self.evict_unreferenced_fdb();
+        self.evict_unreferenced_fdb(&side_effects.unreferenced);
         self.resolve_frames_of_removed_devices(step);
         self.check_macs(step);
         loop {
@@ -50,10 +52,10 @@ impl Engine {
     }
 
     /// Removes aged forwarding entries that no neighbour entry refers to any more.
-    fn evict_unreferenced_fdb(&mut self) {
-        for (bridge, mac) in self.mirror.facts.take_unreferenced() {
-            if !self.mirror.facts.is_mac_referenced(bridge, mac) {
-                self.mirror.fdb.remove_aged(bridge, mac);
+    fn evict_unreferenced_fdb(&mut self, unreferenced: &[(IfIndex, Mac)]) {
+        for (bridge, mac) in unreferenced {
+            if !self.mirror.facts.is_mac_referenced(*bridge, *mac) {
+                self.mirror.fdb.remove_aged(*bridge, *mac);
             }
         }
     }

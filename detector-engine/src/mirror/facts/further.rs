@@ -3,7 +3,7 @@
 //! Bound: as many of one peer as it may have assigned, and more if others claim them. Of those beyond, only the addresses are
 //! remembered; a snapshot lists a bounded number of them.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 use crate::{
     hash::HashSet,
@@ -92,11 +92,7 @@ impl Facts {
     pub(super) fn note_contested_further(&mut self, address: IpAddr) {
         let beyond = self.further_beyond.iter();
         let peers = beyond.filter(|(_, addresses)| addresses.contains(&address));
-        self.further_contested.extend(peers.map(|(peer, _)| *peer));
-    }
-
-    /// The peers of pods that are to be read, because another claims an address that they have beyond their bounds.
-    pub(crate) fn take_contested_further(&mut self) -> BTreeSet<Peer> {
-        std::mem::take(&mut self.further_contested)
+        let contested = &mut self.side_effects.contested_further;
+        contested.extend(peers.map(|(peer, _)| *peer));
     }
 }

@@ -111,8 +111,6 @@ pub(crate) struct Facts {
     owners: Index<Owner, IpAddr>,
     /// Addresses on further interfaces beyond the bound of their peer: stored once another claims the address too.
     further_beyond: HashMap<Peer, HashSet<IpAddr>>,
-    /// Peers with such an address that another claims since last taken.
-    further_contested: BTreeSet<Peer>,
     /// Claims in frames, and neighbour entries, by link.
     frames: Counts<IfIndex>,
     neighbours: Counts<IfIndex>,
@@ -120,18 +118,27 @@ pub(crate) struct Facts {
     host_count: usize,
     /// The addresses for which neighbour entries of a bridge have a hardware address.
     behind: Index<(IfIndex, Mac), IpAddr>,
-    /// What was removed from `behind` since last taken.
-    unreferenced: Vec<(IfIndex, Mac)>,
     removals: RecentRemovals,
     /// Withdrawn neighbour entries.
     withdrawals: RecentRemovals,
     overflow: AddressOverflow,
-    /// Peers that lost addresses of `overflow` since last taken, once for each time.
-    overflow_losers: Vec<Peer>,
-    /// Addresses that were moved back to `overflow` since last taken.
-    demoted: Vec<IpAddr>,
     /// The node's addresses by link.
     pub(crate) presence: L3Presence,
+    /// To be taken at the end of a step.
+    pub(crate) side_effects: SideEffects,
+}
+
+/// What became of others while facts were stored and removed.
+#[derive(Debug, Default)]
+pub(crate) struct SideEffects {
+    /// Peers that have addresses in `further_beyond` which another claims: they are to be read.
+    pub(crate) contested_further: BTreeSet<Peer>,
+    /// Peers that lost addresses at the bound of all that are beyond the bounds of peers, once for each time.
+    pub(crate) overflow_losers: Vec<Peer>,
+    /// Addresses beyond the bounds of peers that are no claims any more.
+    pub(crate) demoted: Vec<IpAddr>,
+    /// Hardware addresses that left the last neighbour entry of their bridge.
+    pub(crate) unreferenced: Vec<(IfIndex, Mac)>,
 }
 
 impl Facts {

@@ -262,13 +262,8 @@ impl Facts {
 
     fn unreference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
         if self.behind.remove((bridge, mac), &address) {
-            self.unreferenced.push((bridge, mac));
+            self.side_effects.unreferenced.push((bridge, mac));
         }
-    }
-
-    /// Hardware addresses that left the last neighbour entry since the previous call.
-    pub(crate) fn take_unreferenced(&mut self) -> Vec<(IfIndex, Mac)> {
-        std::mem::take(&mut self.unreferenced)
     }
 }
 

@@ -126,7 +126,7 @@ impl Facts {
         match self.overflow.insert(peer, info.id(), bound) {
             Ok(None) => StoreOutcome::Known,
             Ok(Some(loser)) => {
-                self.overflow_losers.push(loser);
+                self.side_effects.overflow_losers.push(loser);
                 StoreOutcome::Known
             }
             Err(()) => StoreOutcome::Refused,
@@ -179,27 +179,17 @@ impl Facts {
                 continue;
             };
             self.unassign(Owner::Peer(peer), address);
-            self.demoted.push(address);
+            self.side_effects.demoted.push(address);
             for id in ids {
                 match self
                     .overflow
                     .insert(peer, id, self.bounds.overflow_addresses)
                 {
-                    Ok(loser) => self.overflow_losers.extend(loser),
-                    Err(()) => self.overflow_losers.push(peer),
+                    Ok(loser) => self.side_effects.overflow_losers.extend(loser),
+                    Err(()) => self.side_effects.overflow_losers.push(peer),
                 }
             }
         }
-    }
-
-    /// The peers that lost addresses at the bound of all since the last call.
-    pub(crate) fn take_overflow_losers(&mut self) -> Vec<Peer> {
-        std::mem::take(&mut self.overflow_losers)
-    }
-
-    /// The addresses that were moved back since the last call: they are no claims any more.
-    pub(crate) fn take_demoted(&mut self) -> Vec<IpAddr> {
-        std::mem::take(&mut self.demoted)
     }
 
     /// How many addresses are beyond the bounds of their peers.

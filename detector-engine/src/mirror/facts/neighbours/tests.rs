@@ -220,7 +220,10 @@ fn newest_four_former_lladdrs_are_kept() {
     let macs: Vec<_> = entries.former().iter().map(|(n, _)| *n).collect();
     assert_eq!(macs, [2, 3, 4, 5]);
     assert_eq!(entries.referenced_macs(), [2, 3, 4, 5, 6]);
-    assert_eq!(entries.facts.take_unreferenced(), [(BRIDGE, mac(1))]);
+    assert_eq!(
+        std::mem::take(&mut entries.facts.side_effects.unreferenced),
+        [(BRIDGE, mac(1))]
+    );
 }
 
 #[test]
@@ -234,7 +237,10 @@ fn former_lladdr_is_dropped_after_the_window_unless_current() {
         entries.set_bridge_lladdrs(&[next]);
         assert_eq!(entries.former(), [(2, false)]);
         assert_eq!(entries.referenced_macs(), referenced);
-        assert_eq!(entries.facts.take_unreferenced(), unreferenced);
+        assert_eq!(
+            std::mem::take(&mut entries.facts.side_effects.unreferenced),
+            unreferenced
+        );
     }
 }
 
