@@ -19,17 +19,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Something was refused at a bound of the node.
-    pub(super) fn refused(&mut self, bound: BoundKind) {
-        let position = self.reads.in_flight.position();
-        self.reads
-            .schedule
-            .refused(ReadTarget::Node, bound, position);
-    }
-
-    /// Something was refused at a bound of a device.
-    pub(super) fn refused_on(&mut self, ifindex: IfIndex, bound: BoundKind) {
-        let owner = ReadTarget::Device(ifindex);
+    /// Something was refused at a bound of a device or of the node.
+    pub(super) fn refused(&mut self, owner: ReadTarget, bound: BoundKind) {
         let position = self.reads.in_flight.position();
         self.reads.schedule.refused(owner, bound, position);
     }
@@ -42,7 +33,7 @@ impl Engine {
             return false;
         }
         self.drops.claims += evicted.len() as u64;
-        self.refused_on(device, BoundKind::FrameClaims);
+        self.refused(ReadTarget::Device(device), BoundKind::FrameClaims);
         self.dirty.extend(evicted);
         true
     }
@@ -59,7 +50,7 @@ impl Engine {
         let has_spent = link.changes.spend(&self.settings.bounds, now, is_contested);
         if !has_spent {
             self.drops.address_changes += 1;
-            self.refused_on(device, BoundKind::AddressChanges);
+            self.refused(ReadTarget::Device(device), BoundKind::AddressChanges);
         }
         has_spent
     }
@@ -75,7 +66,7 @@ impl Engine {
         for peer in facts.overflow_losers.iter().copied() {
             self.drops.claims += 1;
             if let Some(device) = self.mirror.links.index_by_peer(peer) {
-                self.refused_on(device, BoundKind::Addresses);
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             }
         }
     }
@@ -84,9 +75,9 @@ impl Engine {
     pub(super) fn neighbour_refused(&mut self, ifindex: IfIndex) {
         self.drops.kernel_entries += 1;
         if self.has_room_on(ifindex, BoundKind::DeviceNeighbours) {
-            self.refused(BoundKind::Neighbours);
+            self.refused(ReadTarget::Node, BoundKind::Neighbours);
         } else {
-            self.refused_on(ifindex, BoundKind::DeviceNeighbours);
+            self.refused(ReadTarget::Device(ifindex), BoundKind::DeviceNeighbours);
         }
     }
 
@@ -94,9 +85,9 @@ impl Engine {
     pub(super) fn forwarding_refused(&mut self, port: IfIndex) {
         self.drops.kernel_entries += 1;
         if self.has_room_on(port, BoundKind::PortForwarding) {
-            self.refused(BoundKind::Forwarding);
+            self.refused(ReadTarget::Node, BoundKind::Forwarding);
         } else {
-            self.refused_on(port, BoundKind::PortForwarding);
+            self.refused(ReadTarget::Device(port), BoundKind::PortForwarding);
         }
     }
 

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use crate::{
-    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, StateKey},
+        reads::ReadTarget,
+    },
     mirror::{
         StoreOutcome,
         facts::{NeighbourUpdateContext, Owner, RemovedAssignment},
@@ -55,7 +58,7 @@ impl Engine {
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
-                self.refused_on(device, BoundKind::Addresses);
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             }
             StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
@@ -77,10 +80,10 @@ impl Engine {
             RemovedAssignment::Last => self.address_withdrawn(owner, id.address, at, read),
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => match owner {
-                Owner::Link(_) => self.refused(BoundKind::Assignments),
+                Owner::Link(_) => self.refused(ReadTarget::Node, BoundKind::Assignments),
                 Owner::Peer(peer) | Owner::Further(peer) => {
                     if let Some(device) = self.mirror.links.index_by_peer(peer) {
-                        self.refused_on(device, BoundKind::Assignments);
+                        self.refused(ReadTarget::Device(device), BoundKind::Assignments);
                     }
                 }
             },
@@ -217,7 +220,7 @@ impl Engine {
             }
             StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
-                self.refused(BoundKind::HostAddresses);
+                self.refused(ReadTarget::Node, BoundKind::HostAddresses);
             }
             StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
@@ -342,7 +345,7 @@ impl Engine {
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
-                self.refused_on(frame.ifindex, BoundKind::FrameClaims);
+                self.refused(ReadTarget::Device(frame.ifindex), BoundKind::FrameClaims);
             }
             StoreOutcome::Outdated => self.noted.table.publish_again(frame.address),
             StoreOutcome::Known => {}

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 
 use crate::{
     hash::{HashMap, HashSet},
-    limits::in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+        reads::ReadTarget,
+    },
     mirror::{facts::Owner, links::NamespaceAccess},
     model::{
         effect::{BoundKind, Effect},
@@ -155,7 +158,7 @@ impl Engine {
             (truncated.routes, BoundKind::Routes),
         ];
         for (_, bound) in lists.into_iter().filter(|(is_truncated, _)| *is_truncated) {
-            self.refused(bound);
+            self.refused(ReadTarget::Node, bound);
         }
     }
 
@@ -202,7 +205,7 @@ impl Engine {
                 .namespace_read(device, finished.started());
             let owner = Owner::Peer(pod.peer);
             if pod.is_truncated {
-                self.refused_on(device, BoundKind::Addresses);
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             } else {
                 let present = addresses.iter().map(|info| (owner, info.id())).collect();
                 self.remove_absent_addresses(finished, &[owner], &present, at);
@@ -214,7 +217,7 @@ impl Engine {
             }
             if pod.lacks_further {
                 self.drops.claims += 1;
-                self.refused_on(device, BoundKind::FurtherAddresses);
+                self.refused(ReadTarget::Device(device), BoundKind::FurtherAddresses);
             }
             self.merge_further(pod.peer, pod.further, at);
             read.push(device);

@@ -11,7 +11,10 @@ use std::net::IpAddr;
 
 use crate::{
     hash::HashSet,
-    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, StateKey},
+        reads::ReadTarget,
+    },
     mirror::{StoreOutcome, facts::Owner, links::LinkState},
     model::{
         anomaly::{Anomaly, AnomalyKind},
@@ -209,7 +212,7 @@ impl Engine {
         };
         if self.mirror.facts.add_frame(fact, address, restored.peer) == StoreOutcome::Refused {
             self.drops.claims += 1;
-            self.refused_on(device, BoundKind::FrameClaims);
+            self.refused(ReadTarget::Device(device), BoundKind::FrameClaims);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
+    limits::reads::ReadTarget,
     mirror::{StoreOutcome, routes::Routes},
     model::{
         effect::BoundKind,
@@ -53,7 +54,7 @@ impl Engine {
             StoreOutcome::Known | StoreOutcome::Outdated => return,
             StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
-                self.refused(BoundKind::Routes);
+                self.refused(ReadTarget::Node, BoundKind::Routes);
             }
         }
         self.mark_host_route_dirty(&route);

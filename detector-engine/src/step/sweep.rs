@@ -20,7 +20,13 @@ impl Engine {
         let open = self.tracked.lifecycle.open_of(address).map(|(_, c)| c);
         self.tracked.anomalies.sweeps.replace(address, open);
         if self.mirror.is_complete {
-            for device in self.tracked.anomalies.sweeps.contesters_of(address) {
+            for device in self
+                .tracked
+                .anomalies
+                .sweeps
+                .contests
+                .contesters_of(address)
+            {
                 self.start_sweep(device, address, first, step);
             }
         }
@@ -44,7 +50,7 @@ impl Engine {
         // The finding comes before the conflicts that name it.
         let raised = step.effects.len() - last;
         step.effects[first..].rotate_right(raised);
-        for other in self.tracked.anomalies.sweeps.contested_by(device) {
+        for other in self.tracked.anomalies.sweeps.contests.addresses(device) {
             if other != address {
                 self.mark_swept(other, step.effects.len(), step);
             }

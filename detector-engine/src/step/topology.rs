@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    limits::in_flight_snapshots::StateKey,
+    limits::{in_flight_snapshots::StateKey, reads::ReadTarget},
     mirror::{
         StoreOutcome,
         facts::Owner,
@@ -28,7 +28,7 @@ impl Engine {
         {
             self.drops.links += 1;
             self.mirror.links.set_complete(false);
-            self.refused(BoundKind::Links);
+            self.refused(ReadTarget::Node, BoundKind::Links);
             return;
         }
         let up = link.up;

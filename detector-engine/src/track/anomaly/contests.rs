@@ -26,7 +26,7 @@ struct Contest {
 
 /// The contested conflicts, by address and by device.
 #[derive(Debug, Default)]
-pub(super) struct Contests {
+pub(crate) struct Contests {
     by_address: HashMap<IpAddr, Vec<Contest>>,
     /// The conflicts that each device contests, the oldest first.
     by_device: Index<DeviceKey, (Timestamp, ConflictId, IpAddr)>,
@@ -76,13 +76,13 @@ impl Contests {
     }
 
     /// The devices that contest an address.
-    pub(super) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
+    pub(crate) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
         let contests = self.by_address.get(&address).into_iter().flatten();
         contests.flat_map(|contest| &contest.by).copied().collect()
     }
 
     /// The addresses that a device contests.
-    pub(super) fn addresses(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
+    pub(crate) fn addresses(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
         let contested = self.by_device.of(&device);
         contested.map(|(.., address)| *address).collect()
     }

@@ -56,7 +56,7 @@ struct OpenSweep {
 /// Who contests which conflicts, and the open sweeps.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
-    contests: Contests,
+    pub(crate) contests: Contests,
     open: BTreeMap<DeviceKey, OpenSweep>,
     /// When each open sweep may end or be updated. What may change one schedules it for now.
     checks: ExpiryQueue<DeviceKey>,
@@ -78,16 +78,6 @@ impl Sweeps {
                 self.checks.schedule(device, NOW);
             }
         }
-    }
-
-    /// The devices that contest an address.
-    pub(crate) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
-        self.contests.contesters_of(address)
-    }
-
-    /// The addresses that a device contests.
-    pub(crate) fn contested_by(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
-        self.contests.addresses(device)
     }
 
     /// The sweep that a conflict is part of.
@@ -213,7 +203,7 @@ impl Anomalies {
             match (reason, name) {
                 (Some(reason), _) => {
                     self.end_sweep(device, reason, step);
-                    released.extend(self.sweeps.contested_by(device));
+                    released.extend(self.sweeps.contests.addresses(device));
                 }
                 (None, Some(name)) => self.update_sweep(device, name, step),
                 (None, None) => {}
