@@ -54,10 +54,7 @@ fn what_the_kernel_has_not_is_withdrawn_at_once_and_reported() {
     let mut node = Node::with_duplicate();
     node.effects.clear();
     self_check(&mut node, snapshot_with(&[], vec![]));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]);
     node.wait_secs(4);
     assert_eq!(
         corrections(&mut node),
@@ -72,10 +69,7 @@ fn what_the_kernel_has_is_added_at_once_and_reported() {
     node.effects.clear();
     let entry = neighbour(1, "10.0.0.7", mac(1), NudState::Reachable);
     self_check(&mut node, snapshot_with(&["10.0.0.1"], vec![entry]));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth1"]);
     node.wait_secs(4);
     let lladdr = Some(PartValue::Lladdr(mac(1)));
     let entry = (DevicePart::Neighbour(ip("10.0.0.7")), None, lladdr);
