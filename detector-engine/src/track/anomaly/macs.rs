@@ -9,9 +9,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use crate::{
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        conflict::{Claimant, DeviceKey},
-        observation::{IfIndex, Mac, Timestamp},
+        AnomalyCause, AnomalyKind, Claimant, DeviceKey, IfIndex, Mac, ResolveReason, Timestamp,
     },
     track::{
         Step,
