@@ -22,14 +22,17 @@
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
+mod counts;
 pub mod diagnosis;
 #[doc(hidden)]
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
+mod index;
 mod limits;
 mod mirror;
 mod model;
+mod names;
 mod rules;
 mod small_set;
 mod step;
@@ -39,28 +42,5 @@ mod track;
 
 pub use limits::claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use mirror::facts::MAX_ASSIGNMENTS;
-pub use model::{
-    anomaly::{
-        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, RangeOverlap,
-        ResolveReason,
-    },
-    beginning::{Beginning, Seen, UnknownBeginning},
-    conflict::*,
-    effect::{
-        BoundKind, BoundReached, CertainClaim, Difference, Discrepancy, DropCounters, Effect,
-        ListedClaim, PodDevice, RereadReason,
-    },
-    evidence_detail::EvidenceDetail,
-    known_pod::KnownPod,
-    network::{Network, NotANetwork},
-    observation::*,
-    pool::{
-        Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart,
-        PoolRequest, PoolSource, PoolUpdate,
-    },
-    record::OpenConflict,
-    route_query::{BridgePath, BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange},
-    settings::{AnomalyRules, Bounds, SWEEP_FROM, Settings},
-    snapshot::*,
-};
+pub use model::*;
 pub use step::{Engine, View};

@@ -23,6 +23,9 @@ pub enum Change {
 }
 
 impl Change {
+    /// Every change.
+    pub const ALL: [Self; 3] = [Self::Raised, Self::Updated, Self::Resolved];
+
     /// The last word of the event type.
     #[must_use]
     pub fn name(self) -> &'static str {

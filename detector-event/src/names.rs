@@ -28,34 +28,32 @@ pub trait ContractName: Copy + 'static {
     }
 }
 
-/// Names an engine type's values by its `name()`; does not compile if a variant is missing from the list.
+/// The names of types that have `ALL` and `name()`.
 macro_rules! contract_names {
-    ($($type:ident: $($variant:ident)+;)+) => {$(
+    ($($type:ident),+) => {$(
         impl ContractName for $type {
-            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            const ALL: &'static [Self] = &$type::ALL;
 
             fn contract_name(self) -> &'static str {
-                match self {
-                    $(Self::$variant)|+ => self.name(),
-                }
+                self.name()
             }
         }
     )+};
 }
 
-contract_names! {
-    ConflictKind: Duplicate Host Flapping;
-    Confidence: Observed Certain;
-    Change: Raised Updated Resolved;
-    EvidenceKind: Address Arp Ndp Neighbour;
-    LeaveReason: DeviceRemoved AddressRemoved Expired;
-    AnomalyKind: IpamDrift IpamLeak GatewayUnresolved RouteAstray AddressSweep PodCidrOverlap RogueRouter AddressUnusable MacDuplicate MacMoved;
-    AnomalyCause: NotAllocated TwoOwners SharedOwner OwnedByAnother NoLiveOwner RepeatedRequests OtherDevice RouteGone ContestsMany SeveralNodes RouterAdvertisement DadFailed SeveralPorts LearnedElsewhere;
-    ResolveReason: Allocated Released AddressGone InUse Quiet DeviceGone RouteRight ContestsFew RangeUnique Usable InConflict MacUnique NotSeen;
-    Ipam: HostLocal Calico Aws;
-    Cause: IpamStateWiped IpamStateNotPersistent NodeReset ReleasedInUse AllocatedTwice SharedHandle BlockRecreated IpamDaemonForgot DatastoreRestored TwoAllocators NotFromIpam FramesOnly SandboxGone PodCidrTwice NodeAddressInRange SharedOnPurpose ReversePathFilter NoProxyArp NoRoute RouteOfDeletedPod RouteOfOtherPod Unknown;
-    CauseConfidence: Proven Likely;
-}
+contract_names!(
+    AnomalyCause,
+    AnomalyKind,
+    Cause,
+    CauseConfidence,
+    Change,
+    Confidence,
+    ConflictKind,
+    EvidenceKind,
+    Ipam,
+    LeaveReason,
+    ResolveReason
+);
 
 struct NameVisitor<T>(std::marker::PhantomData<T>);
 

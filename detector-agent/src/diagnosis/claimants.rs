@@ -108,12 +108,11 @@ fn pod_facts(pod: &Pod) -> PodFacts {
 }
 
 fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {
-    let is_on_device = |detail: Option<&EvidenceDetail>| {
-        !detail.is_some_and(EvidenceDetail::is_on_further_interface)
-    };
     let mut evidence = claimant.evidence.iter();
-    let assigned =
-        evidence.find(|e| e.kind == EvidenceKind::Address && is_on_device(e.detail.as_ref()));
+    let assigned = evidence.find(|e| {
+        let is_on_further_interface = matches!(e.detail, Some(EvidenceDetail::OnInterface(_)));
+        e.kind == EvidenceKind::Address && !is_on_further_interface
+    });
     if let Some(assigned) = assigned {
         let since = assigned.first_seen.and_then(unix);
         return Known::Value(Assignment { since }, Source::Engine);

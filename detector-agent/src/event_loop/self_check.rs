@@ -8,8 +8,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use detector_engine::{
-    ClaimantId, Confidence, Conflict, Difference, Discrepancy, IfIndex, Mac, Observation,
-    SnapshotToken,
+    ClaimantId, Confidence, Conflict, Discrepancy, IfIndex, Observation, PartValue, SnapshotToken,
 };
 use tracing::warn;
 
@@ -152,51 +151,15 @@ impl Core {
         if !self.self_checks.log_budget.take(clock::now()) {
             return;
         }
-        let (what, believed, kernel) = describe(&found.difference);
+        let text = |value: Option<PartValue>| value.map_or("none".to_owned(), |v| v.to_string());
         warn!(
             device = found.device,
             ifindex = found.ifindex,
-            what,
-            agent = believed,
-            kernel,
+            what = %found.part,
+            agent = text(found.believed),
+            kernel = text(found.kernel),
             "self-check corrected the agent's state; please report this with the lines before it"
         );
-    }
-}
-
-/// What differed, what the agent had, and what the kernel has.
-fn describe(difference: &Difference) -> (String, String, String) {
-    fn text<T: std::fmt::Debug>(value: Option<&T>) -> String {
-        value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"))
-    }
-    match difference {
-        Difference::Peer { believed, kernel } => (
-            "peer".to_owned(),
-            text(believed.as_ref()),
-            text(kernel.as_ref()),
-        ),
-        Difference::Master { believed, kernel } => (
-            "master".to_owned(),
-            text(believed.as_ref()),
-            text(kernel.as_ref()),
-        ),
-        Difference::Address { id, in_kernel } => {
-            let (believed, kernel) = if *in_kernel {
-                ("absent", "present")
-            } else {
-                ("present", "absent")
-            };
-            let what = format!("address {} with prefix {}", id.address, id.prefix);
-            (what, believed.to_owned(), kernel.to_owned())
-        }
-        Difference::Neighbour {
-            address,
-            believed,
-            kernel,
-        } => {
-            let mac = |mac: &Option<Mac>| mac.map_or_else(|| "none".to_owned(), |m| m.to_string());
-            (format!("neighbour {address}"), mac(believed), mac(kernel))
-        }
     }
 }
 

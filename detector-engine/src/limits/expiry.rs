@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, hash::Hash, net::IpAddr};
 
-use crate::{hash::HashMap, model::observation::Timestamp};
+use crate::{hash::HashMap, model::Timestamp};
 
 /// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
 #[derive(Debug)]
@@ -39,6 +39,10 @@ impl<K: Copy + Ord + Hash> ExpiryQueue<K> {
         if let Some(scheduled) = self.scheduled.remove(&key) {
             self.queue.remove(&(scheduled, key));
         }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     pub(crate) fn next_due(&self) -> Option<Timestamp> {

@@ -11,11 +11,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     hash::HashMap,
     model::{
-        observation::{
-            AssignmentId, FdbEntry, IfIndex, Mac, Observation, Owner, Peer, Route, RouteKey,
-        },
-        route_query::RoutingChange,
-        snapshot::{SnapshotScope, SnapshotToken},
+        AssignmentId, FdbEntry, IfIndex, Mac, Observation, Owner, Peer, Route, RouteKey,
+        RoutingChange, SnapshotScope, SnapshotToken,
     },
 };
 
@@ -164,20 +161,11 @@ impl FinishedSnapshot {
 }
 
 impl InFlightSnapshots {
-    pub(crate) fn start(&mut self, token: SnapshotToken) {
-        self.insert(token, false);
-    }
-
-    /// As `start`, for a snapshot that is compared with the engine's state.
-    pub(crate) fn start_self_check(&mut self, token: SnapshotToken) {
-        self.insert(token, true);
-    }
-
-    fn insert(&mut self, token: SnapshotToken, is_self_check: bool) {
+    /// `is_self_check`: it will be compared with the engine's state.
+    pub(crate) fn start(&mut self, token: SnapshotToken, is_self_check: bool) {
         self.sequence += 1;
-        let sequence = self.sequence;
         let start = Start {
-            sequence,
+            sequence: self.sequence,
             is_self_check,
         };
         self.started.insert(token, start);

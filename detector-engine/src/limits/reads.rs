@@ -13,10 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::model::{
-    effect::BoundKind,
-    observation::{IfIndex, Timestamp},
-};
+use crate::model::{BoundKind, IfIndex, Timestamp};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u64 = 8;
@@ -33,25 +30,6 @@ const RECOVERY: Duration = Duration::from_secs(600);
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl BoundKind {
-    /// The name used in the log.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Addresses => "addresses of a pod device",
-            Self::FurtherAddresses => "addresses on further interfaces of a pod",
-            Self::Assignments => "assignments of one address",
-            Self::AddressChanges => "changes of the addresses of a pod device in a second",
-            Self::FrameClaims => "claims of a device in frames",
-            Self::DeviceNeighbours => "neighbour entries of a pod device",
-            Self::PortForwarding => "forwarding entries of a port",
-            Self::Links => "links",
-            Self::HostAddresses => "addresses of the node",
-            Self::Neighbours => "neighbour entries",
-            Self::Forwarding => "forwarding entries",
-            Self::Routes => "routes",
-        }
-    }
-
     /// Whether a snapshot contains what was refused.
     fn is_readable(self) -> bool {
         !matches!(self, Self::FrameClaims | Self::FurtherAddresses)

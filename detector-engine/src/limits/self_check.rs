@@ -4,18 +4,11 @@
 //! if no live update explains it within [`EXPLANATION_TIME`]: a dump may show a change a moment
 //! before its notification is queued.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{
     limits::in_flight_snapshots::StateKey,
-    model::{
-        effect::{Difference, Discrepancy},
-        observation::{AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp},
-    },
+    model::{Discrepancy, IfIndex, Timestamp},
 };
 
 /// How long a notification may follow the dump that already shows its change: a dump contains an
@@ -24,67 +17,6 @@ use crate::{
 const EXPLANATION_TIME: Duration = Duration::from_secs(4);
 /// Bound on differences that wait for an explanation; further ones are reported at once.
 const MAX_PENDING: usize = 4_096;
-
-/// What the engine holds about a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceState {
-    pub(crate) peer: Option<Peer>,
-    pub(crate) master: Option<IfIndex>,
-    pub(crate) addresses: BTreeSet<AssignmentId>,
-    pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
-}
-
-impl DeviceState {
-    /// How this state differs from the one after a snapshot was merged, and which live update would
-    /// explain it.
-    pub(crate) fn differences(
-        &self,
-        kernel: &Self,
-        ifindex: IfIndex,
-    ) -> Vec<(StateKey, Difference)> {
-        let mut found = Vec::new();
-        if self.peer != kernel.peer {
-            let (believed, kernel) = (self.peer, kernel.peer);
-            found.push((
-                StateKey::Link(ifindex),
-                Difference::Peer { believed, kernel },
-            ));
-        }
-        if self.master != kernel.master {
-            let (believed, kernel) = (self.master, kernel.master);
-            found.push((
-                StateKey::Link(ifindex),
-                Difference::Master { believed, kernel },
-            ));
-        }
-        if let Some(peer) = kernel.peer.or(self.peer) {
-            for id in self.addresses.symmetric_difference(&kernel.addresses) {
-                found.push((
-                    StateKey::Assignment(Owner::Peer(peer), *id),
-                    Difference::Address {
-                        id: *id,
-                        in_kernel: kernel.addresses.contains(id),
-                    },
-                ));
-            }
-        }
-        let known = self.neighbours.keys();
-        let known: BTreeSet<_> = known.chain(kernel.neighbours.keys()).collect();
-        for address in known {
-            let believed = self.neighbours.get(address).copied();
-            let kernel = kernel.neighbours.get(address).copied();
-            let difference = Difference::Neighbour {
-                address: *address,
-                believed,
-                kernel,
-            };
-            if believed != kernel {
-                found.push((StateKey::Neighbour(ifindex, *address), difference));
-            }
-        }
-        found
-    }
-}
 
 /// Differences that were corrected and wait for an explanation, in the order in which that time
 /// ends.

@@ -4,23 +4,13 @@
 //! An entry that ages out is kept as long as a neighbour entry has its hardware address: a quiet
 //! pod's entry ages out, but the pod stays where it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::{
-    hash::HashMap,
-    model::observation::{FdbEntry, IfIndex, Mac},
+    index::Index,
+    mirror::StoreOutcome,
+    model::{FdbEntry, IfIndex, Mac},
 };
-
-/// The result of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FdbChange {
-    /// The hardware address is behind another port than before, or behind none.
-    Moved,
-    /// Nothing changed.
-    Unchanged,
-    /// The table, or the port's share of it, is full; the entry is dropped.
-    Refused,
-}
 
 /// Bridge, hardware address, VLAN.
 type FdbKey = (IfIndex, Mac, Option<u16>);
@@ -34,7 +24,7 @@ struct FdbPort {
 #[derive(Debug, Default)]
 pub(crate) struct Fdb {
     entries: BTreeMap<FdbKey, FdbPort>,
-    by_port: HashMap<IfIndex, BTreeSet<FdbKey>>,
+    by_port: Index<IfIndex, FdbKey>,
 }
 
 impl Fdb {
@@ -72,7 +62,7 @@ impl Fdb {
 
     /// How many of them are of one port.
     pub(crate) fn len_of_port(&self, port: IfIndex) -> usize {
-        self.by_port.get(&port).map_or(0, BTreeSet::len)
+        self.by_port.len_of(&port)
     }
 
     /// The kernel's entries, without those that aged out.
@@ -88,12 +78,12 @@ impl Fdb {
 
     /// The hardware addresses that are, or last were, behind a port.
     pub(crate) fn behind_port(&self, port: IfIndex) -> Vec<(IfIndex, Mac)> {
-        let keys = self.by_port.get(&port).into_iter().flatten();
+        let keys = self.by_port.of(&port);
         keys.map(|(bridge, mac, _)| (*bridge, *mac)).collect()
     }
 
-    /// Adds an entry, within a bound on all entries and one on those of its port.
-    pub(crate) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> FdbChange {
+    /// Adds an entry; changed if the hardware address is behind another port than before. Within a bound on all entries and one on those of its port.
+    pub(crate) fn set(&mut self, entry: FdbEntry, bound: usize, per_port: usize) -> StoreOutcome {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         let known = self.entries.get(&key).map(|found| found.port);
@@ -101,7 +91,7 @@ impl Fdb {
         if grows || (known != Some(entry.port) && self.len_of_port(entry.port) >= per_port) {
             // Its new port is not stored, but it did leave the old one.
             self.remove(&key);
-            return FdbChange::Refused;
+            return StoreOutcome::Refused;
         }
         self.put(key, entry.port, false);
         self.changed(entry.bridge, entry.mac, before)
@@ -110,7 +100,7 @@ impl Fdb {
     /// The kernel's entry is gone; with `keep` its port is remembered until [`Fdb::remove_aged`].
     /// The kernel has one entry per hardware address and VLAN and reports a move only by the new
     /// one, so the port reported last is the one it was behind.
-    pub(crate) fn unset(&mut self, entry: FdbEntry, keep: bool) -> FdbChange {
+    pub(crate) fn unset(&mut self, entry: FdbEntry, keep: bool) -> StoreOutcome {
         let key = (entry.bridge, entry.mac, entry.vlan);
         let before = self.port(entry.bridge, entry.mac);
         if keep {
@@ -135,7 +125,7 @@ impl Fdb {
         let of_bridge = self
             .entries
             .range((ifindex, Mac::default(), None)..=(ifindex, Mac([u8::MAX; 6]), Some(u16::MAX)));
-        let of_port = self.by_port.get(&ifindex).into_iter().flatten();
+        let of_port = self.by_port.of(&ifindex);
         let keys: Vec<FdbKey> = of_bridge
             .map(|(key, _)| key)
             .chain(of_port)
@@ -146,7 +136,7 @@ impl Fdb {
 
     /// A port left a bridge. Returns the hardware addresses that were behind it.
     pub(crate) fn remove_port(&mut self, bridge: IfIndex, port: IfIndex) -> Vec<(IfIndex, Mac)> {
-        let of_port = self.by_port.get(&port).into_iter().flatten();
+        let of_port = self.by_port.of(&port);
         let keys: Vec<FdbKey> = of_port.filter(|key| key.0 == bridge).copied().collect();
         self.remove_all(&keys)
     }
@@ -163,26 +153,20 @@ impl Fdb {
     fn put(&mut self, key: FdbKey, port: IfIndex, aged: bool) {
         self.remove(&key);
         self.entries.insert(key, FdbPort { port, aged });
-        self.by_port.entry(port).or_default().insert(key);
+        self.by_port.insert(port, key);
     }
 
     fn remove(&mut self, key: &FdbKey) {
-        let Some(found) = self.entries.remove(key) else {
-            return;
-        };
-        if let Some(keys) = self.by_port.get_mut(&found.port) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.by_port.remove(&found.port);
-            }
+        if let Some(found) = self.entries.remove(key) {
+            self.by_port.remove(found.port, key);
         }
     }
 
-    fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> FdbChange {
+    fn changed(&self, bridge: IfIndex, mac: Mac, before: Option<IfIndex>) -> StoreOutcome {
         if self.port(bridge, mac) == before {
-            FdbChange::Unchanged
+            StoreOutcome::Known
         } else {
-            FdbChange::Moved
+            StoreOutcome::Changed
         }
     }
 }
@@ -200,14 +184,14 @@ mod tests {
             vlan: None,
         };
         let ends: [fn(&mut Fdb, FdbEntry); 4] = [
-            |fdb, entry| assert_eq!(fdb.unset(entry, false), FdbChange::Moved),
+            |fdb, entry| assert_eq!(fdb.unset(entry, false), StoreOutcome::Changed),
             |fdb, _| assert_eq!(fdb.remove_link(1).len(), 1),
             |fdb, _| assert_eq!(fdb.remove_link(9).len(), 1),
             |fdb, _| assert_eq!(fdb.remove_port(9, 1).len(), 1),
         ];
         for end in ends {
             let mut fdb = Fdb::default();
-            assert_eq!(fdb.set(entry, 1, 1), FdbChange::Moved);
+            assert_eq!(fdb.set(entry, 1, 1), StoreOutcome::Changed);
             end(&mut fdb, entry);
             assert!(fdb.entries.is_empty());
             assert!(fdb.by_port.is_empty());

@@ -13,13 +13,8 @@ use crate::{
     limits::change_budget::ChangeBudget,
     mirror::cni_networks::CniNetworks,
     model::{
-        conflict::ClaimantId,
-        effect::PodDevice,
-        known_pod::KnownPod,
-        observation::{
-            IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp, VlanProtocol,
-        },
-        scope::CniNetworkId,
+        ClaimantId, CniNetworkId, DeviceKey, IfIndex, KnownPod, Link, LinkKind, Mac, NsId, Peer,
+        PodDevice, PortVlan, Timestamp, VlanProtocol,
     },
 };
 
@@ -113,6 +108,15 @@ impl LinkState {
         self.namespace_access = NamespaceAccess::Unknown;
     }
 
+    pub(crate) fn key(&self) -> DeviceKey {
+        (self.link.ifindex, self.generation)
+    }
+
+    /// As a claimant.
+    pub(crate) fn id(&self) -> ClaimantId {
+        ClaimantId::Device(self.link.ifindex, self.generation)
+    }
+
     pub(crate) fn device(&self) -> PodDevice {
         PodDevice {
             ifindex: self.link.ifindex,
@@ -191,14 +195,29 @@ impl Links {
 
     /// The pod device whose other end is `peer`.
     pub(crate) fn pod_by_peer(&self, peer: Peer) -> Option<&LinkState> {
-        self.by_peer
-            .get(&peer)
-            .and_then(|ifindex| self.get(*ifindex))
+        self.get(self.index_by_peer(peer)?)
     }
 
     /// The pod device of this index, unless its pod is gone already.
     pub(crate) fn pod(&self, ifindex: IfIndex) -> Option<&LinkState> {
         self.get(ifindex).filter(|l| l.is_pod() && !l.is_dying)
+    }
+
+    /// As [`Links::pod`], unless another device has the index by now.
+    pub(crate) fn device(&self, (ifindex, generation): DeviceKey) -> Option<&LinkState> {
+        let link = self.pod(ifindex);
+        link.filter(|link| link.generation == generation)
+    }
+
+    /// The link of this index, unless another one has it by now.
+    pub(crate) fn same_mut(&mut self, (ifindex, generation): DeviceKey) -> Option<&mut LinkState> {
+        let link = self.get_mut(ifindex);
+        link.filter(|link| link.generation == generation)
+    }
+
+    /// The index of the pod device whose other end is `peer`.
+    pub(crate) fn index_by_peer(&self, peer: Peer) -> Option<IfIndex> {
+        self.by_peer.get(&peer).copied()
     }
 
     pub(crate) fn is_bridge(&self, ifindex: IfIndex) -> bool {

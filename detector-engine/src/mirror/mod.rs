@@ -9,9 +9,25 @@ pub(crate) mod route_lookups;
 pub(crate) mod routes;
 pub(crate) mod topology;
 
-use crate::mirror::{
-    bridge::Fdb, facts::Facts, links::Links, route_lookups::RouteLookups, routes::Routes,
+use crate::{
+    mirror::{
+        bridge::Fdb, facts::Facts, links::Links, route_lookups::RouteLookups, routes::Routes,
+    },
+    model::Bounds,
 };
+
+/// The result of storing something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreOutcome {
+    /// What follows from it may have changed.
+    Changed,
+    /// It was known; at most its times changed.
+    Known,
+    /// It is older than what ended it.
+    Outdated,
+    /// Rejected at a bound.
+    Refused,
+}
 
 /// What the kernel has, as far as it was reported. Claims are derived from it ([`ClaimContext`](crate::rules::claimants::ClaimContext)).
 #[derive(Debug, Default)]
@@ -28,4 +44,13 @@ pub(crate) struct Mirror {
     pub(crate) route_lookups: RouteLookups,
     /// A snapshot of the whole node was merged at least once: what is not known does not exist.
     pub(crate) is_complete: bool,
+}
+
+impl Mirror {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            facts: Facts::new(bounds),
+            ..Self::default()
+        }
+    }
 }

@@ -11,14 +11,12 @@ use std::{
     net::IpAddr,
 };
 
-use crate::model::observation::Observation;
-use crate::model::route_query::RoutingChange;
 use crate::{
-    hash::{HashMap, HashSet},
+    hash::HashSet,
+    index::Index,
     mirror::routes::covers_prefix,
     model::{
-        observation::{IfIndex, Mac},
-        route_query::{BridgePort, RouteAnswers, RouteQuery, RouteTarget},
+        BridgePort, IfIndex, Mac, Observation, RouteAnswers, RouteQuery, RouteTarget, RoutingChange,
     },
 };
 
@@ -46,7 +44,7 @@ pub(crate) struct RouteLookups {
     tracked: BTreeMap<RouteQuery, Tracked>,
     queue: BTreeMap<u64, RouteQuery>,
     last_place: u64,
-    dependents: HashMap<Dependency, HashSet<RouteQuery>>,
+    dependents: Index<Dependency, RouteQuery>,
     in_flight: HashSet<RouteQuery>,
     changed_in_flight: HashSet<Dependency>,
     too_many_changes: bool,
@@ -175,18 +173,16 @@ impl RouteLookups {
                 self.too_many_changes = true;
             }
         }
-        if let Some(dependents) = self.dependents.get(&what) {
-            for query in dependents.clone() {
-                self.enqueue(query);
-            }
+        for query in self.dependents.of(&what).copied().collect::<Vec<_>>() {
+            self.enqueue(query);
         }
     }
 
     /// The link is gone: its index may be another link's soon. Answers that name it are dropped.
     /// Returns their addresses.
-    pub(crate) fn link_gone(&mut self, ifindex: IfIndex) -> HashSet<IpAddr> {
-        let dependents = self.dependents.get(&Dependency::Link(ifindex));
-        let dependents = dependents.cloned().unwrap_or_default();
+    pub(crate) fn link_gone(&mut self, ifindex: IfIndex) -> Vec<IpAddr> {
+        let dependents = self.dependents.of(&Dependency::Link(ifindex));
+        let dependents: Vec<_> = dependents.copied().collect();
         for query in &dependents {
             self.set(*query, None);
         }
@@ -244,19 +240,14 @@ impl RouteLookups {
         }
         self.unindex(query, before);
         for what in answer.iter().flat_map(dependencies) {
-            self.dependents.entry(what).or_default().insert(query);
+            self.dependents.insert(what, query);
         }
         true
     }
 
     fn unindex(&mut self, query: RouteQuery, answer: Option<RouteTarget>) {
         for what in answer.iter().flat_map(dependencies) {
-            if let Some(dependents) = self.dependents.get_mut(&what) {
-                dependents.remove(&query);
-                if dependents.is_empty() {
-                    self.dependents.remove(&what);
-                }
-            }
+            self.dependents.remove(what, &query);
         }
     }
 }
@@ -280,7 +271,7 @@ fn dependencies(target: &RouteTarget) -> impl Iterator<Item = Dependency> + use<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::route_query::BridgePath;
+    use crate::model::BridgePath;
 
     fn ip(last: u8) -> IpAddr {
         [10, 0, 0, last].into()

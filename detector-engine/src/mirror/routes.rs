@@ -2,28 +2,20 @@
 //! show it. A route is never a claim, and the kernel's own answer takes precedence
 //! ([`route_lookups`](crate::mirror::route_lookups)).
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    net::{IpAddr, Ipv4Addr},
-};
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
 
 use crate::{
     hash::HashMap,
-    mirror::topology::L3Presence,
-    model::observation::{IfIndex, Route, RouteKey, RoutePlace},
+    index::Index,
+    mirror::{StoreOutcome, topology::L3Presence},
+    model::{IfIndex, Route, RouteKey, RoutePlace, host_prefix_len},
     small_set::push_compact,
 };
 
 /// `RT_TABLE_MAIN`: takes precedence over other tables, because policy rules are not read here.
 const MAIN: u32 = 254;
-
-/// The result of adding a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AddOutcome {
-    New,
-    Known,
-    Refused,
-}
 
 /// By destination; few routes share one.
 type Destinations = HashMap<IpAddr, Vec<Route>>;
@@ -34,8 +26,8 @@ pub(crate) struct Routes {
     /// entry.
     by_length: BTreeMap<u8, Destinations>,
     count: usize,
-    /// How many host routes to each address lead to each link.
-    hosts: BTreeMap<(IfIndex, IpAddr), u32>,
+    /// The destinations of host routes by the link that they lead to.
+    hosts: Index<IfIndex, IpAddr>,
     /// The links that they lead to.
     pub(crate) presence: L3Presence,
 }
@@ -51,7 +43,7 @@ impl Routes {
 
     /// Adds a route in place of the first one of its destination, metric and table, within a bound
     /// on all of them: the kernel reports a replaced route only by its successor.
-    pub(crate) fn replace(&mut self, route: Route, bound: usize) -> AddOutcome {
+    pub(crate) fn replace(&mut self, route: Route, bound: usize) -> StoreOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get_mut(&length);
         let known = known.and_then(|known| known.get_mut(&destination));
@@ -61,7 +53,7 @@ impl Routes {
                 let replaced = std::mem::replace(first, route);
                 self.unindex(&replaced);
                 self.index(&route);
-                return AddOutcome::New;
+                return StoreOutcome::Changed;
             }
         }
         self.add(route, RoutePlace::Last, bound)
@@ -69,15 +61,15 @@ impl Routes {
 
     /// Adds a route beside those of its destination, metric and table, within a bound on all of
     /// them.
-    pub(crate) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> AddOutcome {
+    pub(crate) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> StoreOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
         let known = self.by_length.get(&length);
         let known = known.and_then(|known| known.get(&destination));
         if known.is_some_and(|known| known.contains(&route)) {
-            return AddOutcome::Known;
+            return StoreOutcome::Known;
         }
         if self.count >= bound {
-            return AddOutcome::Refused;
+            return StoreOutcome::Refused;
         }
         let known = self.by_length.entry(length).or_default();
         let known = known.entry(destination).or_default();
@@ -87,26 +79,21 @@ impl Routes {
         }
         self.count += 1;
         self.index(&route);
-        AddOutcome::New
+        StoreOutcome::Changed
     }
 
     fn index(&mut self, route: &Route) {
         self.presence.add(route.ifindex, route.destination);
-        if is_host_route(route) {
-            let key = (route.ifindex, route.destination);
-            *self.hosts.entry(key).or_default() += 1;
+        if route.is_to_host() {
+            self.hosts.insert(route.ifindex, route.destination);
         }
     }
 
     fn unindex(&mut self, route: &Route) {
         self.presence.remove(route.ifindex, route.destination);
-        if is_host_route(route)
-            && let Entry::Occupied(mut entry) = self.hosts.entry((route.ifindex, route.destination))
-        {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
-            }
+        let leads_there = |other: &Route| other.ifindex == route.ifindex;
+        if route.is_to_host() && !self.host_routes(route.destination).any(leads_there) {
+            self.hosts.remove(route.ifindex, &route.destination);
         }
     }
 
@@ -185,8 +172,7 @@ impl Routes {
 
     /// The host routes for `address`, of all tables.
     pub(crate) fn host_routes(&self, address: IpAddr) -> impl Iterator<Item = &Route> {
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        let known = self.by_length.get(&length);
+        let known = self.by_length.get(&host_prefix_len(address));
         known
             .and_then(|known| known.get(&address))
             .into_iter()
@@ -195,21 +181,13 @@ impl Routes {
 
     /// The destinations of the host routes to a link, of all tables.
     pub(crate) fn host_routes_to(&self, ifindex: IfIndex) -> impl Iterator<Item = IpAddr> {
-        let from = (ifindex, IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let there = self.hosts.range(from..);
-        there
-            .take_while(move |((out, _), _)| *out == ifindex)
-            .map(|((_, address), _)| *address)
+        self.hosts.of(&ifindex).copied()
     }
 
     /// Whether a route covers `address`.
     pub(crate) fn covers(route: &Route, address: IpAddr) -> bool {
         covers_prefix(route.destination, route.prefix_len, address)
     }
-}
-
-fn is_host_route(route: &Route) -> bool {
-    route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 }
 }
 
 /// Whether `address` is in the prefix.
@@ -231,20 +209,7 @@ fn drop_others(routes: &mut Vec<Route>, keep: impl Fn(&Route) -> bool) -> Vec<Ro
 /// `address` with all but its first `length` bits cleared. An IPv4 length above 32 leaves it
 /// unchanged and matches no route.
 fn network(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(length.min(32)))
-                .unwrap_or(0);
-            IpAddr::V4((u32::from(v4) & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX
-                .checked_shl(128 - u32::from(length.min(128)))
-                .unwrap_or(0);
-            IpAddr::V6((u128::from(v6) & mask).into())
-        }
-    }
+    IpNet::new(address, length).map_or(address, |net| net.trunc().addr())
 }
 
 #[cfg(test)]
@@ -276,7 +241,7 @@ mod tests {
             route("10.0.0.7", 32, 3, 1024),
             route("10.0.0.7", 32, 4, 0),
         ] {
-            assert_eq!(routes.replace(r, 10), AddOutcome::New);
+            assert_eq!(routes.replace(r, 10), StoreOutcome::Changed);
         }
         assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(4));
         assert_eq!(routes.lookup([10, 0, 0, 8].into(), |_| true), Some(2));
@@ -294,9 +259,9 @@ mod tests {
             table: 100,
             ..route("10.0.0.7", 32, 9, 0)
         };
-        assert_eq!(routes.replace(other, 10), AddOutcome::New);
+        assert_eq!(routes.replace(other, 10), StoreOutcome::Changed);
         let main = route("10.0.0.7", 32, 3, 50);
-        assert_eq!(routes.replace(main, 10), AddOutcome::New);
+        assert_eq!(routes.replace(main, 10), StoreOutcome::Changed);
         assert_eq!(routes.lookup([10, 0, 0, 7].into(), |_| true), Some(3));
     }
 
@@ -306,11 +271,11 @@ mod tests {
         for (destination, length) in [("10.0.0.7", 32), ("2001:db8::7", 128)] {
             assert_eq!(
                 routes.replace(route(destination, length, 3, 0), 10),
-                AddOutcome::New
+                StoreOutcome::Changed
             );
             assert_eq!(
                 routes.replace(route(destination, length, 4, 0), 10),
-                AddOutcome::New
+                StoreOutcome::Changed
             );
             let address = route(destination, length, 0, 0).destination;
             assert_eq!(routes.lookup(address, |_| true), Some(4));
@@ -329,11 +294,11 @@ mod tests {
             (2, RoutePlace::Last, 1),
             (3, RoutePlace::First, 3),
         ] {
-            assert_eq!(routes.add(to(ifindex), place, 10), AddOutcome::New);
+            assert_eq!(routes.add(to(ifindex), place, 10), StoreOutcome::Changed);
             assert_eq!(routes.lookup(address, |_| true), Some(winner));
         }
         // `ip route replace` replaces the first one and keeps the others.
-        assert_eq!(routes.replace(to(4), 10), AddOutcome::New);
+        assert_eq!(routes.replace(to(4), 10), StoreOutcome::Changed);
         for winner in [4, 1, 2] {
             assert_eq!(routes.lookup(address, |_| true), Some(winner));
             assert!(routes.remove(&to(winner)));
@@ -356,7 +321,7 @@ mod tests {
             route("10.0.0.8", 32, 4, 0),
         ];
         for route in added {
-            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+            assert_eq!(routes.replace(route, 10), StoreOutcome::Changed);
         }
         let to = |routes: &Routes, ifindex| {
             let found = routes
@@ -369,7 +334,7 @@ mod tests {
         assert_eq!(to(&routes, 3), ["10.0.0.7", "2001:db8::7"]);
         assert_eq!(
             routes.replace(route("10.0.0.7", 32, 4, 0), 10),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         assert_eq!(to(&routes, 3), ["2001:db8::7"]);
         assert_eq!(to(&routes, 4), ["10.0.0.7", "10.0.0.8"]);
@@ -384,7 +349,7 @@ mod tests {
                 |routes, _| routes.remove_link(1),
             ];
             for end in ends {
-                assert_eq!(routes.replace(added, 1), AddOutcome::New);
+                assert_eq!(routes.replace(added, 1), StoreOutcome::Changed);
                 assert!(end(&mut routes, &added));
                 assert!(routes.by_length.is_empty() && routes.hosts.is_empty());
                 assert!(!end(&mut routes, &added));
@@ -397,7 +362,7 @@ mod tests {
         let mut routes = Routes::default();
         assert_eq!(
             routes.replace(route("10.0.0.7", 32, 1, 0), 1),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         for unknown in [
             route("10.0.0.8", 32, 1, 0),
@@ -415,20 +380,20 @@ mod tests {
         let mut routes = Routes::default();
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 1, 0), 1),
-            AddOutcome::New
+            StoreOutcome::Changed
         );
         assert_eq!(
             routes.replace(route("10.0.0.2", 32, 1, 0), 1),
-            AddOutcome::Refused
+            StoreOutcome::Refused
         );
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 1, 0), 1),
-            AddOutcome::Known,
+            StoreOutcome::Known,
             "a known route takes no room"
         );
         assert_eq!(
             routes.replace(route("10.0.0.1", 32, 2, 0), 1),
-            AddOutcome::New,
+            StoreOutcome::Changed,
             "nor does a replaced one"
         );
     }
@@ -442,7 +407,7 @@ mod tests {
             of("2001:db8::", 64, 2),
             of("2001:db8::7", 128, 3),
         ] {
-            assert_eq!(routes.replace(route, 10), AddOutcome::New);
+            assert_eq!(routes.replace(route, 10), StoreOutcome::Changed);
         }
         assert_eq!(routes.lookup(ip("2001:db8::7"), |_| true), Some(3));
         assert_eq!(routes.lookup(ip("2001:db8::8"), |_| true), Some(2));
@@ -472,7 +437,11 @@ mod tests {
         let mut routes = Routes::default();
         for (prefix_len, ifindex) in [(0, 1), (1, 2)] {
             let wide = route("0.0.0.0", prefix_len, ifindex, 0);
-            assert_eq!(routes.replace(wide, 10), AddOutcome::New, "/{prefix_len}");
+            assert_eq!(
+                routes.replace(wide, 10),
+                StoreOutcome::Changed,
+                "/{prefix_len}"
+            );
         }
         assert_eq!(routes.lookup(ip("255.255.255.255"), |_| true), Some(1));
         assert_eq!(routes.lookup(ip("127.255.255.255"), |_| true), Some(2));

@@ -3,12 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use crate::{
-    hash::HashMap,
+    counts::Counts,
     mirror::links::Links,
-    model::{
-        observation::{IfIndex, LinkKind, Vlan},
-        scope::{NetworkId, is_link_local},
-    },
+    model::{IfIndex, LinkKind, NetworkId, Vlan, is_link_local},
 };
 
 /// What a frame reaches without being routed.
@@ -130,60 +127,30 @@ impl Links {
 /// of a family, link-local ones aside, which every link has.
 #[derive(Debug, Default)]
 pub(crate) struct L3Presence {
-    counts: HashMap<(IfIndex, Family), usize>,
+    /// By link, and whether the family is IPv4.
+    counts: Counts<(IfIndex, bool)>,
     /// Links for which that changed since last taken.
     changed: BTreeSet<IfIndex>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::V4,
-            IpAddr::V6(_) => Self::V6,
-        }
-    }
 }
 
 impl L3Presence {
     /// A link has an address, or a route to this destination, more than before.
     pub(crate) fn add(&mut self, ifindex: IfIndex, address: IpAddr) {
-        if is_link_local(address) {
-            return;
-        }
-        let count = self
-            .counts
-            .entry((ifindex, Family::of(address)))
-            .or_default();
-        *count += 1;
-        if *count == 1 {
+        if !is_link_local(address) && self.counts.add((ifindex, address.is_ipv4())) {
             self.changed.insert(ifindex);
         }
     }
 
     /// It has one less.
     pub(crate) fn remove(&mut self, ifindex: IfIndex, address: IpAddr) {
-        let key = (ifindex, Family::of(address));
-        if is_link_local(address) {
-            return;
-        }
-        if let Some(count) = self.counts.get_mut(&key) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&key);
-                self.changed.insert(ifindex);
-            }
+        if !is_link_local(address) && self.counts.subtract((ifindex, address.is_ipv4())) {
+            self.changed.insert(ifindex);
         }
     }
 
     /// Whether a link has an address or a route of the family of `address`.
     pub(crate) fn has(&self, ifindex: IfIndex, address: IpAddr) -> bool {
-        self.counts.contains_key(&(ifindex, Family::of(address)))
+        self.counts.of(&(ifindex, address.is_ipv4())) > 0
     }
 
     /// The links for which that changed.

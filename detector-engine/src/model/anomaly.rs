@@ -1,225 +1,109 @@
 //! Anomalies as the engine reports them: plain, owned data.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    conflict::Claimant,
-    observation::{Timestamp, Vlan},
-    pool::{PoolRequest, PoolSource},
+use crate::{
+    model::{AnomalyId, Claimant, PoolRequest, PoolSource, Timestamp, Vlan},
+    names::named,
 };
 
-/// Identifies an anomaly for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct AnomalyId(pub u128);
-
-impl From<AnomalyId> for String {
-    fn from(id: AnomalyId) -> Self {
-        id.to_string()
+named! {
+    /// What kind of anomaly it is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum AnomalyKind {
+        /// A live address that IPAM considers, or will soon consider, free: the next pod may get it.
+        IpamDrift = "ipam_drift",
+        /// An address allocated to a pod that is gone.
+        IpamLeak = "ipam_leak",
+        /// A pod requests its gateway again and again, as it does if nothing answers.
+        GatewayUnresolved = "gateway_unresolved",
+        /// The host's route for a claimed address leads to none of its claimants.
+        RouteAstray = "route_astray",
+        /// A pod device contests many addresses of others.
+        AddressSweep = "address_sweep",
+        /// Several nodes assign addresses from one range.
+        PodCidrOverlap = "pod_cidr_overlap",
+        /// A pod sends router advertisements.
+        RogueRouter = "rogue_router",
+        /// Pods on several ports of one L2 domain have one hardware address.
+        MacDuplicate = "mac_duplicate",
+        /// A pod's hardware address was learned on another port than its own.
+        MacMoved = "mac_moved",
+        /// A pod has an address that failed duplicate address detection, and nothing conflicts with it any more.
+        AddressUnusable = "address_unusable",
     }
 }
 
-impl TryFrom<String> for AnomalyId {
-    type Error = std::num::ParseIntError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        u128::from_str_radix(&text, 16).map(Self)
+named! {
+    /// Why an anomaly was raised.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum AnomalyCause {
+        /// A live address has no allocation.
+        NotAllocated = "not_allocated",
+        /// A live address is allocated twice, to two owners.
+        TwoOwners = "two_owners",
+        /// A live address is allocated to an owner that an earlier pod of the same name shares:
+        /// deleting that pod's record releases the address.
+        SharedOwner = "shared_owner",
+        /// A live address is allocated to another pod than the one that has it.
+        OwnedByAnother = "owned_by_another",
+        /// No pod uses an allocated address.
+        NoLiveOwner = "no_live_owner",
+        /// The pod repeats its requests; whether they are answered is not known.
+        RepeatedRequests = "repeated_requests",
+        /// The host route leads to another device.
+        OtherDevice = "other_device",
+        /// There was a host route to a claimant, and now there is none.
+        RouteGone = "route_gone",
+        /// The device contests many addresses in frames or neighbour entries.
+        ContestsMany = "contests_many",
+        /// The range is registered by several nodes.
+        SeveralNodes = "several_nodes",
+        /// A router advertisement came in on a pod device.
+        RouterAdvertisement = "router_advertisement",
+        /// The hardware address is that of pods on several ports.
+        SeveralPorts = "several_ports",
+        /// The hardware address was learned on another port.
+        LearnedElsewhere = "learned_elsewhere",
+        /// Duplicate address detection failed.
+        DadFailed = "dad_failed",
     }
 }
 
-impl fmt::Display for AnomalyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// What kind of anomaly it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AnomalyKind {
-    /// A live address that IPAM considers, or will soon consider, free: the next pod may get it.
-    IpamDrift,
-    /// An address allocated to a pod that is gone.
-    IpamLeak,
-    /// A pod requests its gateway again and again, as it does if nothing answers.
-    GatewayUnresolved,
-    /// The host's route for a claimed address leads to none of its claimants.
-    RouteAstray,
-    /// A pod device contests many addresses of others.
-    AddressSweep,
-    /// Several nodes assign addresses from one range.
-    PodCidrOverlap,
-    /// A pod sends router advertisements.
-    RogueRouter,
-    /// Pods on several ports of one L2 domain have one hardware address.
-    MacDuplicate,
-    /// A pod's hardware address was learned on another port than its own.
-    MacMoved,
-    /// A pod has an address that failed duplicate address detection, and nothing conflicts with it any more.
-    AddressUnusable,
-}
-
-impl AnomalyKind {
-    /// Every kind.
-    pub const ALL: [Self; 10] = [
-        Self::IpamDrift,
-        Self::IpamLeak,
-        Self::GatewayUnresolved,
-        Self::RouteAstray,
-        Self::AddressSweep,
-        Self::PodCidrOverlap,
-        Self::RogueRouter,
-        Self::MacDuplicate,
-        Self::MacMoved,
-        Self::AddressUnusable,
-    ];
-
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::IpamDrift => "ipam_drift",
-            Self::IpamLeak => "ipam_leak",
-            Self::GatewayUnresolved => "gateway_unresolved",
-            Self::RouteAstray => "route_astray",
-            Self::AddressSweep => "address_sweep",
-            Self::PodCidrOverlap => "pod_cidr_overlap",
-            Self::RogueRouter => "rogue_router",
-            Self::MacDuplicate => "mac_duplicate",
-            Self::MacMoved => "mac_moved",
-            Self::AddressUnusable => "address_unusable",
-        }
-    }
-}
-
-/// Why an anomaly was raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AnomalyCause {
-    /// A live address has no allocation.
-    NotAllocated,
-    /// A live address is allocated twice, to two owners.
-    TwoOwners,
-    /// A live address is allocated to an owner that an earlier pod of the same name shares:
-    /// deleting that pod's record releases the address.
-    SharedOwner,
-    /// A live address is allocated to another pod than the one that has it.
-    OwnedByAnother,
-    /// No pod uses an allocated address.
-    NoLiveOwner,
-    /// The pod repeats its requests; whether they are answered is not known.
-    RepeatedRequests,
-    /// The host route leads to another device.
-    OtherDevice,
-    /// There was a host route to a claimant, and now there is none.
-    RouteGone,
-    /// The device contests many addresses in frames or neighbour entries.
-    ContestsMany,
-    /// The range is registered by several nodes.
-    SeveralNodes,
-    /// A router advertisement came in on a pod device.
-    RouterAdvertisement,
-    /// The hardware address is that of pods on several ports.
-    SeveralPorts,
-    /// The hardware address was learned on another port.
-    LearnedElsewhere,
-    /// Duplicate address detection failed.
-    DadFailed,
-}
-
-impl AnomalyCause {
-    /// Every cause.
-    pub const ALL: [Self; 14] = [
-        Self::NotAllocated,
-        Self::TwoOwners,
-        Self::SharedOwner,
-        Self::OwnedByAnother,
-        Self::NoLiveOwner,
-        Self::RepeatedRequests,
-        Self::OtherDevice,
-        Self::RouteGone,
-        Self::ContestsMany,
-        Self::SeveralNodes,
-        Self::RouterAdvertisement,
-        Self::SeveralPorts,
-        Self::LearnedElsewhere,
-        Self::DadFailed,
-    ];
-
-    /// The name used in events (`docs/events.md`).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NotAllocated => "not_allocated",
-            Self::TwoOwners => "two_owners",
-            Self::SharedOwner => "shared_owner",
-            Self::OwnedByAnother => "owned_by_another",
-            Self::NoLiveOwner => "no_live_owner",
-            Self::RepeatedRequests => "repeated_requests",
-            Self::OtherDevice => "other_device",
-            Self::RouteGone => "route_gone",
-            Self::ContestsMany => "contests_many",
-            Self::SeveralNodes => "several_nodes",
-            Self::RouterAdvertisement => "router_advertisement",
-            Self::SeveralPorts => "several_ports",
-            Self::LearnedElsewhere => "learned_elsewhere",
-            Self::DadFailed => "dad_failed",
-        }
-    }
-}
-
-/// Why an anomaly was resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ResolveReason {
-    /// The address is correctly allocated again.
-    Allocated,
-    /// IPAM released the address.
-    Released,
-    /// No pod holds the address any more.
-    AddressGone,
-    /// The address is in use again.
-    InUse,
-    /// The pod stopped requesting, or advertising.
-    Quiet,
-    /// The device was removed.
-    DeviceGone,
-    /// The route leads to a claimant again.
-    RouteRight,
-    /// The device contests few addresses or none.
-    ContestsFew,
-    /// At most one node has the range.
-    RangeUnique,
-    /// At most one pod has the hardware address, and it is behind that pod's port.
-    MacUnique,
-    /// The pod can use the address.
-    Usable,
-    /// The address is in conflict.
-    InConflict,
-    /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
-    /// does not find it again.
-    NotSeen,
-}
-
-impl ResolveReason {
-    /// The name used in events (`docs/events.md`).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Released => "released",
-            Self::AddressGone => "address_gone",
-            Self::InUse => "in_use",
-            Self::Quiet => "quiet",
-            Self::DeviceGone => "device_gone",
-            Self::RouteRight => "route_right",
-            Self::ContestsFew => "contests_few",
-            Self::RangeUnique => "range_unique",
-            Self::MacUnique => "mac_unique",
-            Self::Usable => "usable",
-            Self::InConflict => "in_conflict",
-            Self::NotSeen => "not_seen",
-        }
+named! {
+    /// Why an anomaly was resolved.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum ResolveReason {
+        /// The address is correctly allocated again.
+        Allocated = "allocated",
+        /// IPAM released the address.
+        Released = "released",
+        /// No pod holds the address any more.
+        AddressGone = "address_gone",
+        /// The address is in use again.
+        InUse = "in_use",
+        /// The pod stopped requesting, or advertising.
+        Quiet = "quiet",
+        /// The device was removed.
+        DeviceGone = "device_gone",
+        /// The route leads to a claimant again.
+        RouteRight = "route_right",
+        /// The device contests few addresses or none.
+        ContestsFew = "contests_few",
+        /// At most one node has the range.
+        RangeUnique = "range_unique",
+        /// At most one pod has the hardware address, and it is behind that pod's port.
+        MacUnique = "mac_unique",
+        /// The pod can use the address.
+        Usable = "usable",
+        /// The address is in conflict.
+        InConflict = "in_conflict",
+        /// It can no longer be judged: its pool is gone or unreadable, or an agent that was restarted
+        /// does not find it again.
+        NotSeen = "not_seen",
     }
 }
 

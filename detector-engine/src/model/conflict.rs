@@ -1,112 +1,53 @@
 //! Conflicts as the engine reports them: plain, owned data.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    anomaly::AnomalyId,
-    beginning::{Beginning, Seen},
-    evidence_detail::EvidenceDetail,
-    network::Network,
-    observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
+use crate::{
+    model::{
+        AnomalyId, Beginning, ConflictId, EvidenceDetail, IfIndex, Mac, Network, NudState, Peer,
+        Seen, Timestamp, Vlan,
+    },
+    names::named,
 };
 
-/// Identifies a conflict for its whole life, also across restarts of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct ConflictId(pub u128);
-
-impl fmt::Display for ConflictId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+named! {
+    /// What kind of conflict it is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum ConflictKind {
+        /// Devices of two or more pods claim the address.
+        Duplicate = "duplicate",
+        /// A pod claims an address of the node itself.
+        Host = "host",
+        /// An allowed address moves too often.
+        Flapping = "flapping",
     }
 }
 
-impl From<ConflictId> for String {
-    fn from(id: ConflictId) -> Self {
-        id.to_string()
+named! {
+    /// Where the claimants of a conflict are.
+    #[derive(
+        Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+    )]
+    #[serde(rename_all = "lowercase")]
+    pub enum ConflictScope {
+        /// All on this node.
+        #[default]
+        Node = "node",
+        /// On several nodes of the cluster.
+        Fleet = "fleet",
     }
 }
 
-impl TryFrom<String> for ConflictId {
-    type Error = std::num::ParseIntError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        u128::from_str_radix(&text, 16).map(Self)
-    }
-}
-
-/// What kind of conflict it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ConflictKind {
-    /// Devices of two or more pods claim the address.
-    Duplicate,
-    /// A pod claims an address of the node itself.
-    Host,
-    /// An allowed address moves too often.
-    Flapping,
-}
-
-impl ConflictKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Duplicate, Self::Host, Self::Flapping];
-
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Duplicate => "duplicate",
-            Self::Host => "host",
-            Self::Flapping => "flapping",
-        }
-    }
-}
-
-/// Where the claimants of a conflict are.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum ConflictScope {
-    /// All on this node.
-    #[default]
-    Node,
-    /// On several nodes of the cluster.
-    Fleet,
-}
-
-impl ConflictScope {
-    /// Every scope.
-    pub const ALL: [Self; 2] = [Self::Node, Self::Fleet];
-
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Fleet => "fleet",
-        }
-    }
-}
-
-/// How strong the evidence is (`docs/detection-rules.md`, section 7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Confidence {
-    /// Claims were seen on the wire or in the neighbour table.
-    Observed,
-    /// Two pods, or a pod and the node, have the address assigned or a permanent neighbour entry.
-    Certain,
-}
-
-impl Confidence {
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Observed => "observed",
-            Self::Certain => "certain",
-        }
+named! {
+    /// How strong the evidence is (`docs/detection-rules.md`, section 7).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum Confidence {
+        /// Claims were seen on the wire or in the neighbour table.
+        Observed = "observed",
+        /// Two pods, or a pod and the node, have the address assigned or a permanent neighbour entry.
+        Certain = "certain",
     }
 }
 
@@ -123,31 +64,36 @@ pub enum ClaimantId {
     Registered(u64),
 }
 
-/// The kinds of evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum EvidenceKind {
-    /// Assigned inside the pod's namespace (or on the node itself).
-    Address,
-    /// An ARP frame the pod sent.
-    Arp,
-    /// A Neighbour Discovery frame the pod sent.
-    Ndp,
-    /// A valid entry of the kernel's neighbour table.
-    Neighbour,
+/// Identifies a device, by index and generation.
+pub(crate) type DeviceKey = (IfIndex, u64);
+
+impl ClaimantId {
+    /// The pod device that it is, by index and generation.
+    #[must_use]
+    pub fn device(self) -> Option<(IfIndex, u64)> {
+        match self {
+            Self::Device(ifindex, generation) => Some((ifindex, generation)),
+            Self::Host | Self::BehindBridge(..) | Self::Registered(_) => None,
+        }
+    }
+}
+
+named! {
+    /// The kinds of evidence.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum EvidenceKind {
+        /// Assigned inside the pod's namespace (or on the node itself).
+        Address = "address",
+        /// An ARP frame the pod sent.
+        Arp = "arp",
+        /// A Neighbour Discovery frame the pod sent.
+        Ndp = "ndp",
+        /// A valid entry of the kernel's neighbour table.
+        Neighbour = "neighbour",
+    }
 }
 
 impl EvidenceKind {
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Arp => "arp",
-            Self::Ndp => "ndp",
-            Self::Neighbour => "neighbour",
-        }
-    }
-
     /// Whether evidence of this kind is certain: an assigned address, or a `PERMANENT` neighbour entry
     /// (`docs/detection-rules.md`, section 7).
     #[must_use]
@@ -174,26 +120,24 @@ pub struct Evidence {
     pub detail: Option<EvidenceDetail>,
 }
 
-/// Why a claimant left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LeaveReason {
-    /// Its device was removed.
-    DeviceRemoved,
-    /// The address was removed from it.
-    AddressRemoved,
-    /// Nothing supports the claim any more.
-    Expired,
+impl Evidence {
+    /// Whether a further interface of the pod has the address.
+    #[must_use]
+    pub fn is_on_further_interface(&self) -> bool {
+        matches!(self.detail, Some(EvidenceDetail::OnInterface(_)))
+    }
 }
 
-impl LeaveReason {
-    /// The name used in events and metrics (`docs/events.md`).
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::DeviceRemoved => "device_removed",
-            Self::AddressRemoved => "address_removed",
-            Self::Expired => "expired",
-        }
+named! {
+    /// Why a claimant left.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub enum LeaveReason {
+        /// Its device was removed.
+        DeviceRemoved = "device_removed",
+        /// The address was removed from it.
+        AddressRemoved = "address_removed",
+        /// Nothing supports the claim any more.
+        Expired = "expired",
     }
 }
 

@@ -1,13 +1,10 @@
 //! The output of the engine.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
-use crate::model::{
-    anomaly::AnomalyEffect,
-    conflict::{Claimant, Conflict},
-    kernel_objects::{AssignmentId, Mac},
-    network::Network,
-    observation::{IfIndex, Peer, Vlan},
+use crate::{
+    model::{AnomalyEffect, AssignmentId, Claimant, Conflict, IfIndex, Mac, Network, Peer, Vlan},
+    names::named,
 };
 
 /// What follows from an observation.
@@ -102,34 +99,36 @@ pub struct BoundReached {
     pub limit: usize,
 }
 
-/// A bound that may refuse what the kernel or a pod reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BoundKind {
-    /// Addresses assigned to the pod's end of a device.
-    Addresses,
-    /// Addresses in a pod's namespace on further interfaces.
-    FurtherAddresses,
-    /// Assignments of one address on one link.
-    Assignments,
-    /// Changes of the addresses assigned to the pod's end of a device, in a second.
-    AddressChanges,
-    /// Claims that a device made in frames. They are not read again: a pod that still uses the
-    /// address sends frames again.
-    FrameClaims,
-    /// Neighbour entries on one device.
-    DeviceNeighbours,
-    /// Forwarding entries of one port.
-    PortForwarding,
-    /// Links.
-    Links,
-    /// Addresses of the node itself.
-    HostAddresses,
-    /// Neighbour entries of the node.
-    Neighbours,
-    /// Forwarding entries of the node.
-    Forwarding,
-    /// Routes.
-    Routes,
+named! {
+    /// A bound that may refuse what the kernel or a pod reports.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum BoundKind {
+        /// Addresses assigned to the pod's end of a device.
+        Addresses = "addresses of a pod device",
+        /// Addresses in a pod's namespace on further interfaces.
+        FurtherAddresses = "addresses on further interfaces of a pod",
+        /// Assignments of one address on one link.
+        Assignments = "assignments of one address",
+        /// Changes of the addresses assigned to the pod's end of a device, in a second.
+        AddressChanges = "changes of the addresses of a pod device in a second",
+        /// Claims that a device made in frames. They are not read again: a pod that still uses the
+        /// address sends frames again.
+        FrameClaims = "claims of a device in frames",
+        /// Neighbour entries on one device.
+        DeviceNeighbours = "neighbour entries of a pod device",
+        /// Forwarding entries of one port.
+        PortForwarding = "forwarding entries of a port",
+        /// Links.
+        Links = "links",
+        /// Addresses of the node itself.
+        HostAddresses = "addresses of the node",
+        /// Neighbour entries of the node.
+        Neighbours = "neighbour entries",
+        /// Forwarding entries of the node.
+        Forwarding = "forwarding entries",
+        /// Routes.
+        Routes = "routes",
+    }
 }
 
 /// A pod device, as the attach worker and the pod lookups need it.
@@ -158,42 +157,55 @@ pub struct CertainClaim {
     pub receives_traffic: bool,
 }
 
-/// One difference between the engine and the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Difference {
+/// A part of what is known about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DevicePart {
     /// The pod's end of the device.
-    Peer {
-        /// As the engine had it.
-        believed: Option<Peer>,
-        /// As the kernel has it.
-        kernel: Option<Peer>,
-    },
-    /// The device's master.
-    Master {
-        /// As the engine had it.
-        believed: Option<IfIndex>,
-        /// As the kernel has it.
-        kernel: Option<IfIndex>,
-    },
-    /// An address in the pod. Exactly one of the two had it.
-    Address {
-        /// The address and its prefix.
-        id: AssignmentId,
-        /// The kernel has it and the engine did not; otherwise the reverse.
-        in_kernel: bool,
-    },
-    /// The hardware address of a neighbour entry of the device; `None` if there is no entry.
-    Neighbour {
-        /// The neighbour's address.
-        address: IpAddr,
-        /// As the engine had it.
-        believed: Option<Mac>,
-        /// As the kernel has it.
-        kernel: Option<Mac>,
-    },
+    Peer,
+    /// Its master.
+    Master,
+    /// An address in the pod, with its prefix.
+    Address(AssignmentId),
+    /// The neighbour entry of the device with this address.
+    Neighbour(IpAddr),
 }
 
-/// A difference that no live update explains.
+impl fmt::Display for DevicePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer => write!(f, "peer"),
+            Self::Master => write!(f, "master"),
+            Self::Address(id) => write!(f, "address {} with prefix {}", id.address, id.prefix),
+            Self::Neighbour(address) => write!(f, "neighbour {address}"),
+        }
+    }
+}
+
+/// What a part of a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartValue {
+    /// Of [`DevicePart::Peer`].
+    Peer(Peer),
+    /// Of [`DevicePart::Master`].
+    Link(IfIndex),
+    /// Of [`DevicePart::Address`].
+    Present,
+    /// Of [`DevicePart::Neighbour`].
+    Lladdr(Mac),
+}
+
+impl fmt::Display for PartValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peer(peer) => write!(f, "{peer:?}"),
+            Self::Link(ifindex) => write!(f, "{ifindex}"),
+            Self::Present => write!(f, "present"),
+            Self::Lladdr(mac) => write!(f, "{mac}"),
+        }
+    }
+}
+
+/// A difference between the engine and the kernel that no live update explains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discrepancy {
     /// The device's name.
@@ -201,5 +213,9 @@ pub struct Discrepancy {
     /// The device's index.
     pub ifindex: IfIndex,
     /// What differed.
-    pub difference: Difference,
+    pub part: DevicePart,
+    /// As the engine had it.
+    pub believed: Option<PartValue>,
+    /// As the kernel has it.
+    pub kernel: Option<PartValue>,
 }

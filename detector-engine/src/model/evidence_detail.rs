@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::observation::{Mac, NudState};
+use crate::model::{Mac, NudState};
 
 /// More about a piece of evidence. As text in events and in records of open conflicts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,14 +44,6 @@ const ON_NODE: &str = "on the node";
 const ON: &str = "on ";
 const PROBE: &str = "probe";
 const SENT_BY: &str = "sent by ";
-
-impl EvidenceDetail {
-    /// Whether the address is on a further interface of the pod.
-    #[must_use]
-    pub fn is_on_further_interface(&self) -> bool {
-        matches!(self, Self::OnInterface(_))
-    }
-}
 
 impl fmt::Display for EvidenceDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,71 @@
-//! Distinct numbers for the ids of conflicts and anomalies.
+//! The ids of conflicts and anomalies.
+
+use std::{fmt, num::ParseIntError};
+
+use serde::{Deserialize, Serialize};
+
+/// Defines an id of 128 bits, which is 32 hexadecimal digits as text.
+macro_rules! id {
+    ($(#[$attribute:meta])* $type:ident) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(into = "String", try_from = "String")]
+        pub struct $type(pub u128);
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(id: $type) -> Self {
+                id.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = ParseIntError;
+
+            fn try_from(text: String) -> Result<Self, ParseIntError> {
+                u128::from_str_radix(&text, 16).map(Self)
+            }
+        }
+    };
+}
+
+id! {
+    /// Identifies a conflict for its whole life, also across restarts of the agent.
+    ConflictId
+}
+
+id! {
+    /// Identifies an anomaly for its whole life, also across restarts of the agent.
+    AnomalyId
+}
+
+/// New ids: distinct across restarts by the seed, and within one run by the serial number.
+#[derive(Debug)]
+pub(crate) struct IdSequence {
+    seed: u64,
+    serial: u64,
+}
+
+impl IdSequence {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { seed, serial: 0 }
+    }
+
+    pub(crate) fn next(&mut self) -> u128 {
+        self.serial += 1;
+        let high = mix(self.seed ^ mix(self.serial));
+        let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
+        (u128::from(high) << 64) | u128::from(low)
+    }
+}
 
 /// The finalizer of SplitMix64: spreads a counter over all bits.
-pub(crate) fn mix(value: u64) -> u64 {
+fn mix(value: u64) -> u64 {
     let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -6,6 +6,8 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
+
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -240,23 +242,25 @@ impl AssignedAddress {
     }
 }
 
-/// Neighbour unreachability states (`linux/neighbour.h`). The kernel reports one at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NudState {
-    /// No lladdr is known (`NONE`, `INCOMPLETE`), or resolution failed (`FAILED`).
-    Invalid,
-    /// Confirmed within the reachable time.
-    Reachable,
-    /// Known, but not confirmed within the reachable time.
-    Stale,
-    /// Waiting to be probed.
-    Delay,
-    /// Being probed.
-    Probe,
-    /// Needs no resolution.
-    NoArp,
-    /// Set by an administrator or a CNI; never expires.
-    Permanent,
+named! {
+    /// Neighbour unreachability states (`linux/neighbour.h`). The kernel reports one at a time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum NudState {
+        /// No lladdr is known (`NONE`, `INCOMPLETE`), or resolution failed (`FAILED`).
+        Invalid = "FAILED",
+        /// Confirmed within the reachable time.
+        Reachable = "REACHABLE",
+        /// Known, but not confirmed within the reachable time.
+        Stale = "STALE",
+        /// Waiting to be probed.
+        Delay = "DELAY",
+        /// Being probed.
+        Probe = "PROBE",
+        /// Needs no resolution.
+        NoArp = "NOARP",
+        /// Set by an administrator or a CNI; never expires.
+        Permanent = "PERMANENT",
+    }
 }
 
 impl NudState {
@@ -274,32 +278,10 @@ impl NudState {
         }
     }
 
-    /// The name `ip neigh` prints.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Invalid => "FAILED",
-            Self::Reachable => "REACHABLE",
-            Self::Stale => "STALE",
-            Self::Delay => "DELAY",
-            Self::Probe => "PROBE",
-            Self::NoArp => "NOARP",
-            Self::Permanent => "PERMANENT",
-        }
-    }
-
     /// The state with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        let states = [
-            Self::Invalid,
-            Self::Reachable,
-            Self::Stale,
-            Self::Delay,
-            Self::Probe,
-            Self::NoArp,
-            Self::Permanent,
-        ];
-        states.into_iter().find(|state| state.name() == name)
+        let mut states = Self::ALL.into_iter();
+        states.find(|state| state.name() == name)
     }
 }
 
@@ -344,6 +326,11 @@ pub struct Route {
     pub table: u32,
 }
 
+/// The prefix length of one address alone.
+pub(crate) fn host_prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
 /// The place of a route. The kernel may have several routes at one, and a new one may replace the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteKey {
@@ -367,6 +354,11 @@ impl Route {
             metric: self.metric,
             table: self.table,
         }
+    }
+
+    /// Whether it is the route to one address.
+    pub(crate) fn is_to_host(&self) -> bool {
+        self.prefix_len == host_prefix_len(self.destination)
     }
 
     /// The output device of a route that discards or rejects packets; no link has this index.

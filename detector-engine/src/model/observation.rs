@@ -15,12 +15,10 @@ use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::model::kernel_objects::*;
 use crate::model::{
-    known_pod::KnownPod,
-    pool::PoolUpdate,
-    route_query::{RouteAnswers, RoutingChange},
-    snapshot::{Snapshot, SnapshotScope, SnapshotToken},
+    AssignedAddress, AssignmentId, FdbEntry, IfIndex, KnownPod, Link, Mac, Neighbour, NsId, Peer,
+    PoolUpdate, PortVlan, Route, RouteAnswers, RoutePlace, RoutingChange, Snapshot, SnapshotScope,
+    SnapshotToken, Timestamp, Vlan,
 };
 
 /// The protocol of a frame that carries a claim.

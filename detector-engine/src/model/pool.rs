@@ -7,31 +7,21 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::observation::{Observation, TimedObservation, Timestamp};
+use crate::{
+    model::{Observation, TimedObservation, Timestamp},
+    names::named,
+};
 
-/// The kind of IPAM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ipam {
-    /// The CNI plugin `host-local`.
-    HostLocal,
-    /// Calico's `IPAMBlocks`.
-    Calico,
-    /// The AWS VPC CNI's ipamd.
-    Aws,
-}
-
-impl Ipam {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::HostLocal, Self::Calico, Self::Aws];
-
-    /// Its usual name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::HostLocal => "host-local",
-            Self::Calico => "calico-ipam",
-            Self::Aws => "aws-ipamd",
-        }
+named! {
+    /// The kind of IPAM.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Ipam {
+        /// The CNI plugin `host-local`.
+        HostLocal = "host-local",
+        /// Calico's `IPAMBlocks`.
+        Calico = "calico-ipam",
+        /// The AWS VPC CNI's ipamd.
+        Aws = "aws-ipamd",
     }
 }
 

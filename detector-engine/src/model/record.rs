@@ -3,13 +3,11 @@
 //!
 //! The serialised field names are an on-disk format.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    beginning::Seen,
-    conflict::{Claimant, Conflict},
-    observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
-};
+use crate::model::{Claimant, Conflict, FrameKind, IfIndex, Mac, Peer, Seen, Timestamp, Vlan};
 
 /// A persisted open conflict. All timestamps are of one boot and are meaningless after the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +24,7 @@ pub struct OpenConflict {
     /// Former hardware addresses of bridge neighbour entries that flapped.
     pub(crate) former: Vec<PersistedFormerLladdr>,
     /// Moves of an allowed address.
-    pub(crate) moves: Option<PersistedMoves>,
+    pub(crate) moves: Option<MoveHistory>,
 }
 
 impl OpenConflict {
@@ -44,10 +42,12 @@ pub(crate) struct LinkName {
     pub(crate) name: String,
 }
 
+/// A claim seen in frames: one per device, VLAN and protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PersistedFrame {
-    pub(crate) device: LinkName,
-    pub(crate) peer: Option<Peer>,
+pub(crate) struct FrameFact {
+    /// 0 in a record, which identifies the device by more than that.
+    #[serde(skip)]
+    pub(crate) ifindex: IfIndex,
     pub(crate) vlan: Vlan,
     pub(crate) kind: FrameKind,
     pub(crate) mac: Mac,
@@ -58,6 +58,14 @@ pub(crate) struct PersistedFrame {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PersistedFrame {
+    pub(crate) device: LinkName,
+    pub(crate) peer: Option<Peer>,
+    #[serde(flatten)]
+    pub(crate) fact: FrameFact,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PersistedFormerLladdr {
     pub(crate) bridge: LinkName,
     pub(crate) mac: Mac,
@@ -65,9 +73,10 @@ pub(crate) struct PersistedFormerLladdr {
     pub(crate) seen: Seen,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PersistedMoves {
-    pub(crate) moves: Vec<Timestamp>,
-    /// Who took part and when last; the last one is the holder.
-    pub(crate) participants: Vec<(Timestamp, Claimant)>,
+/// Who held an allowed address, and when it moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MoveHistory {
+    pub(crate) moves: VecDeque<Timestamp>,
+    /// Who held it and when last, as they were at that time, the newest last: that is the holder.
+    pub(crate) participants: VecDeque<(Timestamp, Claimant)>,
 }

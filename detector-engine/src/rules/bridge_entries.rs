@@ -16,10 +16,8 @@ use crate::{
         links::LinkState,
     },
     model::{
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Mac, NudState, Timestamp, Vlan},
-        scope::Scope,
+        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, IfIndex, Mac, NudState,
+        Scope, Timestamp, Vlan,
     },
     rules::{
         claimants::{ClaimContext, Draft, Drafts, Strength, Support},
@@ -128,10 +126,9 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         drafts: &Drafts,
     ) -> bool {
-        let id = ClaimantId::Device(link.link.ifindex, link.generation);
+        let id = link.id();
         let has_claim = |draft: &Draft| draft.strength == Strength::Full;
-        let mut peer = link.link.peer.into_iter();
-        peer.any(|peer| facts.is_held_on(peer)) || drafts.get(&(scope, id)).is_some_and(has_claim)
+        facts.is_held_by(&link.link) || drafts.get(&(scope, id)).is_some_and(has_claim)
     }
 
     /// Whose a `PERMANENT` entry is if its port does not claim the address by itself: whoever

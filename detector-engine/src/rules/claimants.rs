@@ -6,17 +6,13 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     mirror::{
         Mirror,
-        facts::{AddressFacts, Assigned, AssignedOn, FrameFact, NeighbourFact},
+        facts::{AddressFacts, Assigned, AssignedOn, NeighbourFact},
         links::LinkState,
         pools::{AllocationState, Pools},
     },
     model::{
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{Timestamp, Vlan},
-        scope::{Scope, is_claimable},
-        settings::Settings,
-        snapshot::FurtherPlace,
+        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact, FurtherPlace,
+        Scope, Settings, Timestamp, Vlan, is_claimable,
     },
     rules::{
         dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
@@ -130,10 +126,7 @@ impl ClaimContext<'_> {
             let in_pod = facts.further().filter(|(peer, _)| peer.nsid == pod.nsid);
             in_pod.map(|(_, further)| further)
         };
-        let is_elsewhere = |e: &Evidence| {
-            let detail = e.detail.as_ref();
-            e.is_certain() && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
-        };
+        let is_elsewhere = |e: &Evidence| e.is_certain() && !e.is_on_further_interface();
         in_pod().any(|f| f.place != FurtherPlace::Above)
             && !in_pod().any(|f| f.place == FurtherPlace::Above)
             && !claimant.evidence.iter().any(is_elsewhere)
@@ -321,7 +314,7 @@ impl ClaimContext<'_> {
             strength,
             evidence,
         } = support;
-        let id = ClaimantId::Device(link.link.ifindex, link.generation);
+        let id = link.id();
         let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
             claimant: self.claimant(id, link),
             strength,

@@ -5,14 +5,12 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::{
     mirror::{
-        facts::{AddressFacts, FrameFact, NeighbourFact},
+        facts::{AddressFacts, NeighbourFact},
         links::{LinkState, NamespaceAccess},
     },
     model::{
-        beginning::Beginning,
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{FrameKind, NudState, Timestamp, Vlan},
+        Beginning, Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact,
+        FrameKind, NudState, Timestamp, Vlan,
     },
     rules::claimants::ClaimContext,
 };
@@ -87,9 +85,7 @@ impl Claimant {
 impl Evidence {
     /// Whether the pod's end of the device has the address.
     pub(crate) fn is_on_device(&self) -> bool {
-        let detail = self.detail.as_ref();
-        self.kind == EvidenceKind::Address
-            && !detail.is_some_and(EvidenceDetail::is_on_further_interface)
+        self.kind == EvidenceKind::Address && !self.is_on_further_interface()
     }
 
     /// Whether it is certain, see [`EvidenceKind::is_certain`].
@@ -119,7 +115,7 @@ impl ClaimContext<'_> {
         link: &LinkState,
         facts: &AddressFacts,
     ) -> bool {
-        let is_assigned = link.link.peer.is_some_and(|peer| facts.is_held_on(peer));
+        let is_assigned = facts.is_held_by(&link.link);
         match entry.state {
             NudState::Permanent => true,
             NudState::Reachable => is_assigned || !entry.refuted,
@@ -144,7 +140,7 @@ impl ClaimContext<'_> {
         facts: &AddressFacts,
         now: Timestamp,
     ) -> bool {
-        let is_assigned = || link.link.peer.is_some_and(|peer| facts.is_held_on(peer));
+        let is_assigned = || facts.is_held_by(&link.link);
         let is_held = || {
             self.has_no_expiry(link, frame.vlan, address)
                 && !self.is_superseded(address, frame, facts)

@@ -4,10 +4,8 @@ use std::net::IpAddr;
 
 use crate::{
     model::{
-        conflict::{Claimant, ClaimantId},
-        observation::{IfIndex, Mac, Vlan},
-        route_query::{BridgePort, RouteQuery, RouteTarget},
-        scope::{NetworkId, Scope},
+        BridgePort, Claimant, ClaimantId, IfIndex, Mac, NetworkId, RouteQuery, RouteTarget, Scope,
+        Vlan,
     },
     rules::claimants::ClaimContext,
 };
@@ -74,8 +72,7 @@ impl ClaimContext<'_> {
         if !self.mirror.links.is_bridge(out) {
             return device_claimant(out, claimants);
         }
-        let mut entries = self.mirror.facts.get(address)?.neighbours.iter();
-        let entry = entries.find(|n| n.ifindex == out)?;
+        let entry = self.mirror.facts.get(address)?.neighbour_on(out)?;
         self.receiver_behind(out, entry.lladdr, claimants)
     }
 

@@ -6,26 +6,16 @@ use std::net::IpAddr;
 use crate::{
     mirror::links::LinkState,
     model::{
-        anomaly::{AnomalyEffect, ResolveReason},
-        conflict::{Claimant, ClaimantId},
-        effect::Effect,
-        evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Route, Timestamp},
-        pool::PoolUpdate,
-        scope::{NODE_WIDE, NetworkId},
+        Claimant, ClaimantId, EvidenceDetail, IfIndex, NODE_WIDE, NetworkId, PoolUpdate,
+        ResolveReason, Route, Timestamp,
     },
     step::Engine,
-    track::{anomaly::StrayTarget, lifecycle::DecisionTime},
+    track::{Step, anomaly::StrayTarget},
 };
 
 impl Engine {
     /// What an IPAM has allocated became known or changed.
-    pub(super) fn update_pool(
-        &mut self,
-        update: PoolUpdate,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn update_pool(&mut self, update: PoolUpdate, step: &mut Step<'_>) {
         let changed = self.tracked.anomalies.update_pool(update);
         if !self.mirror.is_complete {
             return;
@@ -40,7 +30,7 @@ impl Engine {
                 // Whose the allocation is matters for its claimants.
                 self.dirty.insert(address);
             } else {
-                self.check_anomalies(address, at, effects);
+                self.check_anomalies(address, step);
             }
         }
     }
@@ -57,33 +47,21 @@ impl Engine {
         }
     }
 
-    pub(super) fn expire_anomalies(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        let at = DecisionTime {
-            now,
-            decided_at: now,
-        };
-        while let Some(address) = self.tracked.anomalies.pop_due(now) {
-            self.check_anomalies(address, at, effects);
+    pub(super) fn expire_anomalies(&mut self, step: &mut Step<'_>) {
+        let step = &mut step.by_time();
+        while let Some(address) = self.tracked.anomalies.pop_due(step.now) {
+            self.check_anomalies(address, step);
         }
-        let mut anomaly_effects = Vec::new();
-        self.tracked
-            .anomalies
-            .expire_restored(now, &mut anomaly_effects);
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+        self.tracked.anomalies.expire_restored(step);
     }
 
     /// Checks one address for anomalies.
-    pub(super) fn check_anomalies(
-        &mut self,
-        address: IpAddr,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn check_anomalies(&mut self, address: IpAddr, step: &mut Step<'_>) {
         if !self.mirror.is_complete {
             return;
         }
-        self.check_device_frames(address, at, effects);
-        self.check_unusable(address, at, effects);
+        self.check_device_frames(address, step);
+        self.check_unusable(address, step);
         let links = &self.mirror.links;
         let in_main = |table| links.domain_of_table(table) == NetworkId::Node;
         let host_route = self.mirror.routes.host_route(address, in_main);
@@ -93,7 +71,7 @@ impl Engine {
         if !routes_matter && !allocation_matters {
             return;
         }
-        let mut derived = self.claim_context().derive(address, at.now);
+        let mut derived = self.claim_context().derive(address, step.now);
         let is_held = derived
             .values()
             .flatten()
@@ -107,16 +85,8 @@ impl Engine {
             // It moves, and usually comes from no pool: whoever has it may have it.
             (holders, is_reachable) = (Vec::new(), false);
         }
-        let mut anomaly_effects = Vec::new();
         if routes_matter {
-            self.check_host_route(
-                address,
-                host_route,
-                &holders,
-                is_reachable,
-                at,
-                &mut anomaly_effects,
-            );
+            self.check_host_route(address, host_route, &holders, is_reachable, step);
         }
         let (links, facts) = (&self.mirror.links, &self.mirror.facts);
         // A pod whose addresses cannot be seen may have it.
@@ -125,29 +95,17 @@ impl Engine {
             link.is_pod() && (!link.is_namespace_readable() || is_bare())
         };
         let has_unknown_addresses = || links.iter().any(is_unknown);
-        let bounds = &self.settings.bounds;
         let pod_of = |sandbox: &str| links.pod_of_sandbox(sandbox);
-        self.tracked.anomalies.check_drift(
-            address,
-            &holders,
-            pod_of,
-            at,
-            bounds,
-            &mut anomaly_effects,
-        );
-        self.tracked.anomalies.check_leak(
-            address,
-            is_held,
-            has_unknown_addresses,
-            at,
-            bounds,
-            &mut anomaly_effects,
-        );
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+        self.tracked
+            .anomalies
+            .check_drift(address, &holders, pod_of, step);
+        self.tracked
+            .anomalies
+            .check_leak(address, is_held, has_unknown_addresses, step);
     }
 
     /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.
-    fn check_unusable(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
+    fn check_unusable(&mut self, address: IpAddr, step: &mut Step<'_>) {
         let facts = self.mirror.facts.get(address);
         let has_failed = facts.is_some_and(|f| {
             f.assigned
@@ -159,7 +117,7 @@ impl Engine {
         }
         let mut holders = Vec::new();
         let mut reason = ResolveReason::AddressGone;
-        for (scope, claimants) in self.claim_context().derive(address, at.now) {
+        for (scope, claimants) in self.claim_context().derive(address, step.now) {
             let mut assigned = claimants;
             assigned.retain(|c| matches!(c.id, ClaimantId::Device(..)) && c.has_address());
             let is_failed = |c: &Claimant| {
@@ -179,22 +137,15 @@ impl Engine {
                 reason = ResolveReason::Usable;
             }
         }
-        let mut anomaly_effects = Vec::new();
         if holders.is_empty() {
             self.tracked
                 .anomalies
-                .address_not_unusable(address, reason, at, &mut anomaly_effects);
+                .address_not_unusable(address, reason, step);
         } else {
-            let bounds = &self.settings.bounds;
-            self.tracked.anomalies.address_unusable(
-                address,
-                holders,
-                at,
-                bounds,
-                &mut anomaly_effects,
-            );
+            self.tracked
+                .anomalies
+                .address_unusable(address, holders, step);
         }
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
     /// Checks whether the host route leads to a claimant. Wider routes are not judged: many plugins
@@ -205,14 +156,10 @@ impl Engine {
         host_route: Option<IfIndex>,
         holders: &[Claimant],
         is_reachable: bool,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
-        let bounds = &self.settings.bounds;
         if holders.is_empty() {
-            self.tracked
-                .anomalies
-                .host_route_unneeded(address, at, effects);
+            self.tracked.anomalies.host_route_unneeded(address, step);
             return;
         }
         let target = host_route.and_then(|out| self.mirror.links.get(out));
@@ -227,7 +174,7 @@ impl Engine {
             let by_host_route = is_reachable && host_route.is_some();
             self.tracked
                 .anomalies
-                .host_route_correct(address, by_host_route, at, bounds, effects);
+                .host_route_correct(address, by_host_route, step);
             return;
         }
         let target = match target {
@@ -237,7 +184,7 @@ impl Engine {
         };
         self.tracked
             .anomalies
-            .host_route_stray(address, target, holders, at, bounds, effects);
+            .host_route_stray(address, target, holders, step);
     }
 
     /// Whether a claimant is a pod that surely holds the address: it is assigned, the node has a
@@ -257,10 +204,9 @@ impl Engine {
 /// A device as the holder of an anomaly that concerns the device rather than a claim.
 pub(super) fn device_as_holder(link: &LinkState) -> Claimant {
     let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
-    let id = ClaimantId::Device(ifindex, link.generation);
     Claimant {
         mac: link.peer_mac,
         peer: link.link.peer,
-        ..Claimant::new(id, name, ifindex, link.since)
+        ..Claimant::new(link.id(), name, ifindex, link.since)
     }
 }

@@ -4,10 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::links::LinkState,
-    model::{
-        beginning::{Beginning, UnknownBeginning},
-        observation::{AssignedAddress, Timestamp},
-    },
+    model::{AssignedAddress, Beginning, Timestamp, UnknownBeginning},
     step::Engine,
 };
 
@@ -87,9 +84,7 @@ impl Engine {
     ) -> Beginning {
         let has_address = || {
             let facts = self.mirror.facts.get(address);
-            link.link
-                .peer
-                .is_some_and(|peer| facts.is_some_and(|facts| facts.is_held_on(peer)))
+            facts.is_some_and(|facts| facts.is_held_by(&link.link))
         };
         if link.appeared.is_some()
             && self.claim_context().is_authoritative(link, address)

@@ -5,27 +5,21 @@ use std::net::IpAddr;
 
 use crate::{
     limits::reads::ReadTarget,
-    mirror::{facts::MAX_ASSIGNMENTS, links::LinkState},
+    mirror::{
+        facts::{MAX_ASSIGNMENTS, SideEffects},
+        links::LinkState,
+    },
     model::{
-        effect::{BoundKind, BoundReached, Effect, RereadReason},
-        observation::{IfIndex, Peer, Timestamp},
-        snapshot::MAX_FURTHER_ADDRESSES,
+        BoundKind, BoundReached, Effect, IfIndex, MAX_FURTHER_ADDRESSES, Peer, RereadReason,
+        Timestamp,
     },
     step::Engine,
+    track::Step,
 };
 
 impl Engine {
-    /// Something was refused at a bound of the node.
-    pub(super) fn refused(&mut self, bound: BoundKind) {
-        let position = self.reads.in_flight.position();
-        self.reads
-            .schedule
-            .refused(ReadTarget::Node, bound, position);
-    }
-
-    /// Something was refused at a bound of a device.
-    pub(super) fn refused_on(&mut self, ifindex: IfIndex, bound: BoundKind) {
-        let owner = ReadTarget::Device(ifindex);
+    /// Something was refused at a bound of a device or of the node.
+    pub(super) fn refused(&mut self, owner: ReadTarget, bound: BoundKind) {
         let position = self.reads.in_flight.position();
         self.reads.schedule.refused(owner, bound, position);
     }
@@ -33,53 +27,45 @@ impl Engine {
     /// A device at its bound makes a new claim in a frame: its oldest claims that nothing contests
     /// make room. `true` if there were any.
     pub(super) fn evict_frames(&mut self, device: IfIndex) -> bool {
-        let evicted = self
-            .mirror
-            .facts
-            .evict_frames(device, &self.settings.bounds);
+        let evicted = self.mirror.facts.evict_frames(device);
         if evicted.is_empty() {
             return false;
         }
         self.drops.claims += evicted.len() as u64;
-        self.refused_on(device, BoundKind::FrameClaims);
+        self.refused(ReadTarget::Device(device), BoundKind::FrameClaims);
         self.dirty.extend(evicted);
         true
     }
 
     /// Whether the device with this peer has budget left for a change of this address.
     pub(super) fn spend_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
-        let Some(link) = self.mirror.links.pod_by_peer(peer) else {
+        let (links, facts) = (&mut self.mirror.links, &self.mirror.facts);
+        let device = links.index_by_peer(peer);
+        let Some((device, link)) = device.and_then(|device| Some((device, links.get_mut(device)?)))
+        else {
             return true;
         };
-        let (device, mut budget) = (link.link.ifindex, link.changes);
-        let is_contested = || {
-            self.mirror
-                .facts
-                .is_claimed_by_another(address, (device, peer))
-        };
-        let has_spent = budget.spend(&self.settings.bounds, now, is_contested);
-        if let Some(link) = self.mirror.links.get_mut(device) {
-            link.changes = budget;
-        }
+        let is_contested = || facts.is_claimed_by_another(address, (device, peer));
+        let has_spent = link.changes.spend(&self.settings.bounds, now, is_contested);
         if !has_spent {
             self.drops.address_changes += 1;
-            self.refused_on(device, BoundKind::AddressChanges);
+            self.refused(ReadTarget::Device(device), BoundKind::AddressChanges);
         }
         has_spent
     }
 
     /// What became of addresses beyond the bounds of their devices.
-    pub(super) fn note_overflow(&mut self) {
-        for peer in self.mirror.facts.take_contested_further() {
-            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
+    pub(super) fn note_overflow(&mut self, facts: &SideEffects) {
+        for peer in facts.contested_further.iter().copied() {
+            if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.reads.schedule.changed(device);
             }
         }
-        self.dirty.extend(self.mirror.facts.take_demoted());
-        for peer in self.mirror.facts.take_overflow_losers() {
+        self.dirty.extend(&facts.demoted);
+        for peer in facts.overflow_losers.iter().copied() {
             self.drops.claims += 1;
-            if let Some(device) = self.mirror.links.pod_by_peer(peer).map(|l| l.link.ifindex) {
-                self.refused_on(device, BoundKind::Addresses);
+            if let Some(device) = self.mirror.links.index_by_peer(peer) {
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             }
         }
     }
@@ -88,9 +74,9 @@ impl Engine {
     pub(super) fn neighbour_refused(&mut self, ifindex: IfIndex) {
         self.drops.kernel_entries += 1;
         if self.has_room_on(ifindex, BoundKind::DeviceNeighbours) {
-            self.refused(BoundKind::Neighbours);
+            self.refused(ReadTarget::Node, BoundKind::Neighbours);
         } else {
-            self.refused_on(ifindex, BoundKind::DeviceNeighbours);
+            self.refused(ReadTarget::Device(ifindex), BoundKind::DeviceNeighbours);
         }
     }
 
@@ -98,22 +84,22 @@ impl Engine {
     pub(super) fn forwarding_refused(&mut self, port: IfIndex) {
         self.drops.kernel_entries += 1;
         if self.has_room_on(port, BoundKind::PortForwarding) {
-            self.refused(BoundKind::Forwarding);
+            self.refused(ReadTarget::Node, BoundKind::Forwarding);
         } else {
-            self.refused_on(port, BoundKind::PortForwarding);
+            self.refused(ReadTarget::Device(port), BoundKind::PortForwarding);
         }
     }
 
     /// Names the bounds that were reached in this step.
-    pub(super) fn report_bounds(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        for (owner, bound) in self.reads.schedule.take_new(now) {
+    pub(super) fn report_bounds(&mut self, step: &mut Step<'_>) {
+        for (owner, bound) in self.reads.schedule.take_new(step.now) {
             let device = match owner {
                 ReadTarget::Node => None,
                 ReadTarget::Device(ifindex) => {
                     self.mirror.links.get(ifindex).map(LinkState::device)
                 }
             };
-            effects.push(Effect::BoundReached(BoundReached {
+            step.effects.push(Effect::BoundReached(BoundReached {
                 device,
                 bound,
                 limit: self.limit(bound),
@@ -122,9 +108,9 @@ impl Engine {
     }
 
     /// Requests what is due.
-    pub(super) fn read_due(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn read_due(&mut self, step: &mut Step<'_>) {
         let mut schedule = std::mem::take(&mut self.reads.schedule);
-        let due = schedule.take_due(now, |owner, bound| match owner {
+        let due = schedule.take_due(step.now, |owner, bound| match owner {
             ReadTarget::Node => self.has_room(bound),
             ReadTarget::Device(ifindex) => {
                 self.has_room_on(ifindex, bound)
@@ -136,10 +122,10 @@ impl Engine {
         self.reads.schedule = schedule;
         for target in due {
             match target {
-                ReadTarget::Node => effects.push(Effect::ReadNode(RereadReason::Room)),
+                ReadTarget::Node => step.effects.push(Effect::ReadNode(RereadReason::Room)),
                 ReadTarget::Device(ifindex) => {
                     let device = self.mirror.links.pod(ifindex).map(LinkState::device);
-                    effects.extend(device.map(Effect::ReadDevice));
+                    step.effects.extend(device.map(Effect::ReadDevice));
                 }
             }
         }

@@ -1,11 +1,12 @@
-//! Keeps the table of claimed addresses ([`ClaimedAddresses`](crate::limits::claimed_addresses)) equal to the facts.
+//! What others follow of the claims: the table of claimed addresses ([`ClaimedAddresses`](crate::limits::claimed_addresses)), which is
+//! kept equal to the facts, and which claims may have changed.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use crate::{
     limits::claimed_addresses::{AddressClaim, ClaimedUpdate, ShareOwner, Support},
     mirror::{facts::AddressFacts, links::LinkState},
-    model::{observation::NudState, scope::is_claimable},
+    model::{NudState, is_claimable},
     step::Engine,
 };
 
@@ -14,6 +15,16 @@ impl Engine {
     pub fn take_claimed_update(&mut self) -> Option<ClaimedUpdate> {
         self.update_claimed();
         self.noted.table.take_update()
+    }
+
+    /// Takes the addresses whose claims may have changed, if [`Settings::follow_claims`](crate::Settings::follow_claims) is set: for
+    /// the comparison with other nodes. A step only notes them, off the hot path.
+    pub fn take_changed_claims(&mut self) -> BTreeSet<IpAddr> {
+        self.noted
+            .changed
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Brings the table up to date. Not part of a step: no event waits for the table.
@@ -53,8 +64,7 @@ impl Engine {
             let port = self.mirror.fdb.port(entry.ifindex, entry.lladdr);
             let port = port.and_then(|port| self.mirror.links.pod(port));
             let is_claiming = |link: &&LinkState| {
-                let mut peer = link.link.peer.into_iter();
-                peer.any(|peer| facts.is_held_on(peer))
+                facts.is_held_by(&link.link)
                     || facts.frames.iter().any(|f| f.ifindex == link.link.ifindex)
             };
             match port {

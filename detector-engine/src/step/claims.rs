@@ -3,17 +3,18 @@
 use std::net::IpAddr;
 
 use crate::{
-    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
-    mirror::facts::{FrameFact, NeighbourUpdateContext, Owner, RemovedAssignment, StoreOutcome},
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, StateKey},
+        reads::ReadTarget,
+    },
+    mirror::{
+        StoreOutcome,
+        facts::{NeighbourUpdateContext, Owner, RemovedAssignment},
+        links::LinkState,
+    },
     model::{
-        beginning::Seen,
-        conflict::ClaimantId,
-        effect::BoundKind,
-        observation::{
-            AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
-            Timestamp, Vlan,
-        },
-        scope::{is_claimable, is_like},
+        AssignedAddress, AssignmentId, BoundKind, ClaimantId, FrameClaim, FrameFact, IfIndex, Mac,
+        Neighbour, NudState, Peer, Seen, Timestamp, Vlan, is_claimable, is_like,
     },
     step::Engine,
 };
@@ -41,11 +42,7 @@ impl Engine {
         let facts = self.mirror.facts.get(info.address);
         let is_new = !facts.is_some_and(|f| f.is_assigned_on(peer));
         let was_bare = !self.mirror.facts.has_address_like(peer, info.address);
-        match self
-            .mirror
-            .facts
-            .assign((device, peer), info, first, &self.settings.bounds)
-        {
+        match self.mirror.facts.assign((device, peer), info, first) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
                 if was_bare {
@@ -54,9 +51,9 @@ impl Engine {
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
-                self.refused_on(device, BoundKind::Addresses);
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
         if is_new {
             self.record_move(info.address, device, Vlan::default(), at);
@@ -76,11 +73,10 @@ impl Engine {
             RemovedAssignment::Last => self.address_withdrawn(owner, id.address, at, read),
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => match owner {
-                Owner::Link(_) => self.refused(BoundKind::Assignments),
+                Owner::Link(_) => self.refused(ReadTarget::Node, BoundKind::Assignments),
                 Owner::Peer(peer) | Owner::Further(peer) => {
-                    let link = self.mirror.links.pod_by_peer(peer);
-                    if let Some(device) = link.map(|link| link.link.ifindex) {
-                        self.refused_on(device, BoundKind::Assignments);
+                    if let Some(device) = self.mirror.links.index_by_peer(peer) {
+                        self.refused(ReadTarget::Device(device), BoundKind::Assignments);
                     }
                 }
             },
@@ -98,10 +94,10 @@ impl Engine {
         let of_pod = match owner {
             Owner::Link(_) => None,
             Owner::Peer(peer) | Owner::Further(peer) => {
-                let Some(link) = self.mirror.links.pod_by_peer(peer) else {
+                let Some(device) = self.mirror.links.index_by_peer(peer) else {
                     return;
                 };
-                Some((link.link.ifindex, peer))
+                Some((device, peer))
             }
         };
         if self.mirror.facts.unassign(owner, address) {
@@ -211,19 +207,15 @@ impl Engine {
             return;
         }
         let first = (at, self.host_beginning(&info, at, live));
-        match self
-            .mirror
-            .facts
-            .assign_host(ifindex, info, first, &self.settings.bounds)
-        {
+        match self.mirror.facts.assign_host(ifindex, info, first) {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
             }
             StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
-                self.refused(BoundKind::HostAddresses);
+                self.refused(ReadTarget::Node, BoundKind::HostAddresses);
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => {}
         }
     }
 
@@ -254,17 +246,13 @@ impl Engine {
             former: on_bridge.then_some(self.settings.flap_window),
             peer: link.and_then(|l| l.link.peer),
         };
-        match self
-            .mirror
-            .facts
-            .set_neighbour(neighbour, lladdr, context, &self.settings.bounds)
-        {
+        match self.mirror.facts.set_neighbour(neighbour, lladdr, context) {
             StoreOutcome::Changed => {}
             StoreOutcome::Refused => {
                 self.neighbour_refused(neighbour.ifindex);
                 return;
             }
-            StoreOutcome::Refreshed | StoreOutcome::Outdated => return,
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
         }
         self.dirty.insert(neighbour.address);
         if on_bridge {
@@ -319,9 +307,9 @@ impl Engine {
             self.drops.unknown_device += 1;
             return;
         };
-        let (generation, peer) = (link.generation, link.link.peer);
+        let (id, peer) = (link.id(), link.link.peer);
         let beginning = self.frame_beginning(link, frame.address, at);
-        if frame.tentative && !self.is_contested(frame, generation, at) {
+        if frame.tentative && !self.is_contested(frame, id, at) {
             return;
         }
         if frame.tentative {
@@ -338,14 +326,10 @@ impl Engine {
             seen: Seen::once(at, beginning),
         };
         let end = self.claim_context().expires_at(&fact);
-        let bounds = self.settings.bounds;
         let address = frame.address;
-        let mut outcome = self
-            .mirror
-            .facts
-            .add_frame(fact.clone(), address, peer, &bounds);
+        let mut outcome = self.mirror.facts.add_frame(fact.clone(), address, peer);
         if outcome == StoreOutcome::Refused && self.evict_frames(frame.ifindex) {
-            outcome = self.mirror.facts.add_frame(fact, address, peer, &bounds);
+            outcome = self.mirror.facts.add_frame(fact, address, peer);
         }
         match outcome {
             StoreOutcome::Changed => {
@@ -354,10 +338,10 @@ impl Engine {
             }
             StoreOutcome::Refused => {
                 self.drops.claims += 1;
-                self.refused_on(frame.ifindex, BoundKind::FrameClaims);
+                self.refused(ReadTarget::Device(frame.ifindex), BoundKind::FrameClaims);
             }
             StoreOutcome::Outdated => self.noted.table.publish_again(frame.address),
-            StoreOutcome::Refreshed => {}
+            StoreOutcome::Known => {}
         }
         if !frame.tentative {
             let facts = self.mirror.facts.get(frame.address);
@@ -370,8 +354,7 @@ impl Engine {
     }
 
     /// Whether another pod than the sender of a probe, or the node, claims the address.
-    fn is_contested(&self, frame: FrameClaim, generation: u64, now: Timestamp) -> bool {
-        let own = ClaimantId::Device(frame.ifindex, generation);
+    fn is_contested(&self, frame: FrameClaim, own: ClaimantId, now: Timestamp) -> bool {
         let context = self.claim_context();
         let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
         let derived = context.derive(frame.address, now);
@@ -386,10 +369,9 @@ impl Engine {
         if !self.settings.is_allowed(address) {
             return;
         }
-        let Some(generation) = self.mirror.links.pod(device).map(|l| l.generation) else {
+        let Some(id) = self.mirror.links.pod(device).map(LinkState::id) else {
             return;
         };
-        let id = ClaimantId::Device(device, generation);
         let context = self.claim_context();
         let scope = context.scope(address, vlan, device);
         let mut derived = context.derive(address, at);
@@ -404,7 +386,7 @@ impl Engine {
         if self
             .tracked
             .moves
-            .record_claim(address, scope, claimant, is_one_pod, at, &self.settings)
+            .record_claim(address, scope, claimant, is_one_pod, at)
         {
             self.dirty.insert(address);
         }
@@ -413,10 +395,7 @@ impl Engine {
     /// Expires claims that have no removal event, and schedules the next check.
     pub(super) fn expire_claims(&mut self, address: IpAddr, now: Timestamp) {
         self.dirty.insert(address);
-        let mut next = self
-            .tracked
-            .moves
-            .next_expiry(address, now, self.settings.flap_window);
+        let mut next = self.tracked.moves.next_expiry(address, now);
         let mut schedule = |at: Timestamp| next = Some(next.map_or(at, |n| n.min(at)));
         let mut expired = Vec::new();
         let context = self.claim_context();

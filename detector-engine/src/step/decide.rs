@@ -5,39 +5,38 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     mirror::links::Links,
     model::{
-        beginning::mark_newest,
-        conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
-        effect::Effect,
-        route_query::RouteQuery,
-        scope::Scope,
+        Claimant, ClaimantId, Confidence, ConflictKind, IfIndex, LeaveReason, Mac, RouteQuery,
+        Scope, mark_newest,
     },
     rules::claimants::{ClaimContext, Derived},
     step::Engine,
     track::{
+        Step,
         conflict_room::RetryTarget,
-        lifecycle::{Decision, DecisionTime, Lifecycle},
+        lifecycle::{Decision, Lifecycle},
     },
 };
 
 impl Engine {
     /// Decides about the dirty addresses, and about those rejected earlier if there is room now.
-    pub(super) fn apply_pending(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
-        self.note_overflow();
-        self.report_bounds(at.now, effects);
+    pub(super) fn apply_pending(&mut self, step: &mut Step<'_>) {
+        let side_effects = std::mem::take(&mut self.mirror.facts.side_effects);
+        self.note_overflow(&side_effects);
+        self.report_bounds(step);
         self.mark_presence_dirty();
-        self.evict_unreferenced_fdb();
-        self.resolve_frames_of_removed_devices(at.now, effects);
-        self.check_macs(at, effects);
+        self.evict_unreferenced_fdb(&side_effects.unreferenced);
+        self.resolve_frames_of_removed_devices(step);
+        self.check_macs(step);
         loop {
             while let Some(address) = self.dirty.pop_first() {
-                self.decide(address, at, effects);
-                self.check_anomalies(address, at, effects);
+                self.decide(address, step);
+                self.check_anomalies(address, step);
                 self.noted.outdated.insert(address);
                 if let Some(changed) = &mut self.noted.changed {
                     changed.insert(address);
                 }
             }
-            match self.tracked.lifecycle.next_retry(&self.settings.bounds) {
+            match self.tracked.lifecycle.next_retry() {
                 Some(RetryTarget::Address(address)) => {
                     self.dirty.insert(address);
                 }
@@ -45,15 +44,15 @@ impl Engine {
                 None => break,
             }
         }
-        self.settle_sweeps(at, effects);
-        self.read_due(at.now, effects);
+        self.settle_sweeps(step);
+        self.read_due(step);
     }
 
     /// Removes aged forwarding entries that no neighbour entry refers to any more.
-    fn evict_unreferenced_fdb(&mut self) {
-        for (bridge, mac) in self.mirror.facts.take_unreferenced() {
-            if !self.mirror.facts.is_mac_referenced(bridge, mac) {
-                self.mirror.fdb.remove_aged(bridge, mac);
+    fn evict_unreferenced_fdb(&mut self, unreferenced: &[(IfIndex, Mac)]) {
+        for (bridge, mac) in unreferenced {
+            if !self.mirror.facts.is_mac_referenced(*bridge, *mac) {
+                self.mirror.fdb.remove_aged(*bridge, *mac);
             }
         }
     }
@@ -66,7 +65,7 @@ impl Engine {
         }
     }
 
-    fn decide(&mut self, address: IpAddr, at: DecisionTime, effects: &mut Vec<Effect>) {
+    fn decide(&mut self, address: IpAddr, step: &mut Step<'_>) {
         let facts = self.mirror.facts.get(address);
         let may_conflict = facts.is_some_and(|f| f.can_conflict());
         let allowed = self.settings.is_allowed(address);
@@ -80,11 +79,11 @@ impl Engine {
             pools: &self.tracked.anomalies.pools,
         };
         if !may_conflict && !allowed && !self.tracked.lifecycle.has_open(address) {
-            let is_claim = facts.is_some_and(|f| context.is_lone_claim(address, f, at.now));
+            let is_claim = facts.is_some_and(|f| context.is_lone_claim(address, f, step.now));
             self.noted.counts.set(address, usize::from(is_claim));
             return;
         }
-        let derived = context.derive(address, at.now);
+        let derived = context.derive(address, step.now);
         self.noted.counts.set(address, pod_claims(&derived));
         if self.tracked.restored.contains(address) {
             return;
@@ -93,11 +92,10 @@ impl Engine {
         let mut still_claiming = Vec::new();
         let decisions = if allowed {
             still_claiming = derived.values().flatten().map(|c| c.id).collect();
-            let moving = self.tracked.moves.flapping(address, at.now, &self.settings);
-            let window = self.settings.flap_window;
+            let moving = self.tracked.moves.flapping(address, step.now);
             self.tracked
                 .moves
-                .remove_idle(address, at.now, window, |scope| derived.contains_key(scope));
+                .remove_idle(address, step.now, |scope| derived.contains_key(scope));
             decide_flapping(&context, address, &self.tracked.lifecycle, moving, &derived)
         } else {
             derived
@@ -112,16 +110,14 @@ impl Engine {
             let is_further = |peer| facts.is_some_and(|f| f.is_further_on(peer));
             still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_further)
         };
-        let first = effects.len();
+        let first = step.effects.len();
         self.drops.conflicts += self.tracked.lifecycle.apply(
             address,
             decisions,
             |claimant| leave_reason(links, claimant, still_has(claimant)),
-            at,
-            &self.settings,
-            effects,
+            step,
         );
-        self.update_sweeps(address, first, at, effects);
+        self.update_sweeps(address, first, step);
         // The event goes out with what is known; the kernel's answer corrects it.
         let open = self.tracked.lifecycle.open_of(address);
         let queries = open.filter_map(|(scope, _)| RouteQuery::of(address, scope));
@@ -264,9 +260,7 @@ fn with_present_name(links: &Links, mut claimant: Claimant) -> Claimant {
 /// Whether the device of a claimant still exists.
 fn exists(links: &Links, claimant: &Claimant) -> bool {
     match claimant.id {
-        ClaimantId::Device(ifindex, generation) => links
-            .pod(ifindex)
-            .is_some_and(|l| l.generation == generation),
+        ClaimantId::Device(ifindex, generation) => links.device((ifindex, generation)).is_some(),
         ClaimantId::BehindBridge(bridge, _) => links.is_bridge(bridge),
         ClaimantId::Host => links.get(claimant.ifindex).is_some(),
         ClaimantId::Registered(_) => false,

@@ -4,11 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     limits::in_flight_snapshots::FinishedSnapshot,
-    model::{
-        observation::{IfIndex, NsId, Peer, Timestamp},
-        scope::is_claimable,
-        snapshot::FurtherAddress,
-    },
+    model::{FurtherAddress, IfIndex, NsId, Peer, Timestamp, is_claimable},
     step::Engine,
 };
 
@@ -45,11 +41,10 @@ impl Engine {
         let link = self.mirror.links.pod_by_peer(peer);
         let first = at.max(link.map_or(at, |link| link.since));
         let beginning = self.further_beginning(link);
-        let bounds = &self.settings.bounds;
         let (added, gone) = self
             .mirror
             .facts
-            .set_further(peer, found, (first, beginning), bounds);
+            .set_further(peer, found, (first, beginning));
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);

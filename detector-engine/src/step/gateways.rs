@@ -17,15 +17,12 @@ use crate::{
         links::LinkState,
     },
     model::{
-        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        effect::Effect,
-        observation::{IfIndex, Timestamp, UnansweredProbe},
-        scope::{is_claimable, is_link_local},
+        AnomalyCause, AnomalyKind, ResolveReason, UnansweredProbe, is_claimable, is_link_local,
     },
     step::{Engine, anomalies::device_as_holder},
     track::{
+        Step,
         anomaly::{AnomalyDetails, AnomalyKey, quiet_after},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -55,15 +52,10 @@ const CLOUD_SERVICES: [IpAddr; 9] = [
 
 impl Engine {
     /// A pod requested an address repeatedly.
-    pub(super) fn unanswered_probe(
-        &mut self,
-        probe: &UnansweredProbe,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn unanswered_probe(&mut self, probe: &UnansweredProbe, step: &mut Step<'_>) {
         let target = probe.target;
         let link = self.mirror.links.pod(probe.ifindex);
-        let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
+        let Some(link) = link.filter(|l| l.since <= step.at) else {
             self.drops.unknown_device += 1;
             return;
         };
@@ -72,14 +64,13 @@ impl Engine {
             return;
         }
         let kind = AnomalyKind::GatewayUnresolved;
-        let device = (probe.ifindex, link.generation);
-        let key = AnomalyKey::of_frames(kind, target, device, probe.vlan);
+        let key = AnomalyKey::of_frames(kind, target, link.key(), probe.vlan);
         let is_open = self.tracked.anomalies.is_open(&key);
         if !is_open && !self.is_gateway(link, target) {
             return;
         }
         let details = repeated_requests(link, probe);
-        self.frame_seen(key, details, at, effects);
+        self.frame_seen(key, details, step);
     }
 
     /// A frame shows an anomaly: raises it, or keeps it open.
@@ -87,23 +78,14 @@ impl Engine {
         &mut self,
         key: AnomalyKey,
         details: AnomalyDetails,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
-        if !self.tracked.anomalies.frames.record(key, at.decided_at) {
+        if !self.tracked.anomalies.frames.record(key, step.at) {
             return;
         }
-        let due = at.decided_at + quiet_after(key.kind);
+        let due = step.at + quiet_after(key.kind);
         self.tracked.anomalies.schedule(key.address, due);
-        let mut anomaly_effects = Vec::new();
-        self.tracked.anomalies.raise(
-            key,
-            details,
-            at,
-            &self.settings.bounds,
-            &mut anomaly_effects,
-        );
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+        self.tracked.anomalies.raise(key, details, step);
     }
 
     fn is_gateway(&self, link: &LinkState, target: IpAddr) -> bool {
@@ -147,19 +129,14 @@ impl Engine {
     }
 
     /// Resolves the anomalies about `address` of which no frame was seen for long enough.
-    pub(super) fn check_device_frames(
-        &mut self,
-        address: IpAddr,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn check_device_frames(&mut self, address: IpAddr, step: &mut Step<'_>) {
         if self.tracked.anomalies.frames.is_empty() {
             return;
         }
         for (key, last) in self.tracked.anomalies.frames.of(address) {
             let quiet = quiet_after(key.kind);
-            if at.now.since(last) >= quiet {
-                self.resolve_device_frames(&key, ResolveReason::Quiet, at.now, effects);
+            if step.now.since(last) >= quiet {
+                self.resolve_device_frames(&key, ResolveReason::Quiet, step);
             } else {
                 self.tracked.anomalies.schedule(address, last + quiet);
             }
@@ -167,26 +144,18 @@ impl Engine {
     }
 
     /// Resolves the anomalies of devices that were removed.
-    pub(super) fn resolve_frames_of_removed_devices(
-        &mut self,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn resolve_frames_of_removed_devices(&mut self, step: &mut Step<'_>) {
         if self.tracked.anomalies.frames.is_empty()
             || !std::mem::take(&mut self.mirror.links.has_lost_pods)
         {
             return;
         }
         let links = &self.mirror.links;
-        let exists = |(ifindex, generation): (IfIndex, u64)| {
-            links
-                .pod(ifindex)
-                .is_some_and(|l| l.generation == generation)
-        };
+        let exists = |device| links.device(device).is_some();
         let keys = self.tracked.anomalies.frames.keys().copied();
         let gone: Vec<AnomalyKey> = keys.filter(|k| !k.device.is_some_and(exists)).collect();
         for key in gone {
-            self.resolve_device_frames(&key, ResolveReason::DeviceGone, now, effects);
+            self.resolve_device_frames(&key, ResolveReason::DeviceGone, step);
         }
     }
 
@@ -194,34 +163,21 @@ impl Engine {
         &mut self,
         key: &AnomalyKey,
         reason: ResolveReason,
-        now: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         self.tracked.anomalies.frames.remove(key);
-        let at = DecisionTime {
-            now,
-            decided_at: now,
-        };
-        let mut anomaly_effects = Vec::new();
         self.tracked
             .anomalies
-            .resolve(key, reason, at, &mut anomaly_effects);
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+            .resolve(key, reason, &mut step.by_time());
     }
 }
 
 /// The anomaly of a device that requests its gateway repeatedly.
 fn repeated_requests(link: &LinkState, probe: &UnansweredProbe) -> AnomalyDetails {
-    let device = &link.link.name;
-    AnomalyDetails {
-        cause: AnomalyCause::RepeatedRequests,
-        holders: vec![device_as_holder(link)],
-        source: None,
-        owner: None,
-        contested: None,
-        detail: format!(
-            "the pod on {device} asked for the hardware address of its gateway {} again and again, {} times within five seconds (as {})",
-            probe.target, probe.count, probe.sender
-        ),
-    }
+    let detail = format!(
+        "the pod on {} asked for the hardware address of its gateway {} again and again, {} times within five seconds (as {})",
+        link.link.name, probe.target, probe.count, probe.sender
+    );
+    let holders = vec![device_as_holder(link)];
+    AnomalyDetails::new(AnomalyCause::RepeatedRequests, holders, detail)
 }

@@ -12,17 +12,11 @@ use std::{
 
 use crate::{
     mirror::{facts::Owner, links::LinkState},
-    model::{
-        anomaly::ResolveReason,
-        conflict::ClaimantId,
-        effect::Effect,
-        observation::{IfIndex, Mac, Vlan},
-        scope::{is_claimable, is_link_local},
-    },
+    model::{IfIndex, Mac, ResolveReason, Vlan, is_claimable, is_link_local},
     step::{Engine, anomalies::device_as_holder},
     track::{
+        Step,
         anomaly::{MacFault, MacKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -31,12 +25,12 @@ const LISTED: usize = 16;
 
 impl Engine {
     /// Checks the hardware addresses of pods for which something changed, or whose time has come.
-    pub(super) fn check_macs(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+    pub(super) fn check_macs(&mut self, step: &mut Step<'_>) {
         if !self.mirror.is_complete {
             return;
         }
         let mut macs = self.mirror.links.take_changed_macs();
-        while let Some(mac) = self.tracked.anomalies.macs.pop_due(at.now) {
+        while let Some(mac) = self.tracked.anomalies.macs.pop_due(step.now) {
             macs.insert(mac);
         }
         for mac in macs {
@@ -45,40 +39,28 @@ impl Engine {
                 ports.entry(key).or_default();
             }
             for (key, ports) in ports {
-                self.check_mac(key, &ports, at, effects);
+                self.check_mac(key, &ports, step);
             }
         }
     }
 
-    fn check_mac(
-        &mut self,
-        key: MacKey,
-        ports: &[IfIndex],
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn check_mac(&mut self, key: MacKey, ports: &[IfIndex], step: &mut Step<'_>) {
         let fault = self.mac_fault(key, ports);
         let named = self.tracked.anomalies.macs.named_device(&key);
-        let exists = named.is_none_or(|(ifindex, generation)| {
-            let link = self.mirror.links.pod(ifindex);
-            link.is_some_and(|link| link.generation == generation)
-        });
+        let exists = named.is_none_or(|device| self.mirror.links.device(device).is_some());
         let gone = match (ports, exists) {
             (_, false) => Some(ResolveReason::DeviceGone),
             ([], true) => Some(ResolveReason::MacUnique),
             _ => None,
         };
-        let settings = &self.settings;
         let anomalies = &mut self.tracked.anomalies;
-        let mut anomaly_effects = Vec::new();
         // Of what is wrong among the others, another finding follows.
         if fault.is_none() || gone.is_some() {
-            anomalies.mac_right(key, gone, at, settings, &mut anomaly_effects);
+            anomalies.mac_right(key, gone, step);
         }
         if let Some(fault) = fault {
-            anomalies.mac_wrong(key, fault, at, settings, &mut anomaly_effects);
+            anomalies.mac_wrong(key, fault, step);
         }
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
     }
 
     /// The ports that pass packets to a pod with this hardware address, by L2 domain. Other switches
@@ -114,10 +96,7 @@ impl Engine {
         // Pods that took the hardware address later are listed later.
         links.sort_by_key(|link| (link.has_changed_mac, link.since, link.link.ifindex));
         let first = *links.first()?;
-        let pod = |link: &LinkState| {
-            let id = ClaimantId::Device(link.link.ifindex, link.generation);
-            self.mirror.links.pod_identity(id)
-        };
+        let pod = |link: &LinkState| self.mirror.links.pod_identity(link.id());
         let pods: BTreeSet<_> = links.iter().map(|link| pod(link)).collect();
         // Several ports of one pod may share one, as those of a bond do: whichever of them the
         // packets go to, they reach the pod.
@@ -137,10 +116,7 @@ impl Engine {
         };
         Some(MacFault {
             learned_on,
-            device: (
-                device_as_holder(first),
-                (first.link.ifindex, first.generation),
-            ),
+            device: (device_as_holder(first), first.key()),
             others: others.into_iter().map(device_as_holder).collect(),
             address: self.address_of(first, key.mac),
             bridge: self.mirror.links.get(key.bridge)?.link.name.clone(),

@@ -5,17 +5,18 @@ use std::collections::BTreeSet;
 
 use crate::{
     hash::{HashMap, HashSet},
-    limits::in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, SnapshotOutcome, StateKey},
+        reads::ReadTarget,
+    },
     mirror::{facts::Owner, links::NamespaceAccess},
     model::{
-        effect::{BoundKind, Effect},
-        observation::{
-            AssignedAddress, AssignmentId, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace,
-            Timestamp,
-        },
-        snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
+        AssignedAddress, AssignmentId, BoundKind, Effect, FdbEntry, IfIndex, Neighbour, Peer,
+        PodAddresses, Route, RoutePlace, Snapshot, SnapshotScope, SnapshotToken, Timestamp,
+        TruncatedLists,
     },
     step::Engine,
+    track::Step,
 };
 
 /// Whether a live update of an assignment, or of the link that had it, is newer than a snapshot.
@@ -33,42 +34,35 @@ impl Engine {
         token: SnapshotToken,
         scope: SnapshotScope,
         snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         let finished = match self.reads.in_flight.finish(token, scope) {
             SnapshotOutcome::Usable(finished) => finished,
             SnapshotOutcome::Superseded => return,
             SnapshotOutcome::Unusable => {
-                effects.push(Effect::Resync);
+                step.effects.push(Effect::Resync);
                 return;
             }
         };
         match scope {
             SnapshotScope::Node => {
-                self.merge_node(&finished, snapshot, at, effects);
+                self.merge_node(&finished, snapshot, step);
                 // Notifications may have been lost.
                 self.mirror.route_lookups.request_all();
-                self.mark_full_snapshot(at);
+                self.mark_full_snapshot(step.at);
             }
             SnapshotScope::Device(ifindex) => {
                 let before = finished.is_self_check.then(|| self.device_state(ifindex));
-                self.merge_device(&finished, ifindex, snapshot, at, effects);
+                self.merge_device(&finished, ifindex, snapshot, step);
                 if let Some(before) = before.flatten() {
-                    self.compare_device(ifindex, &before, at, effects);
+                    self.compare_device(ifindex, &before, step);
                 }
             }
         }
         self.reads.in_flight.merged(finished);
     }
 
-    fn merge_node(
-        &mut self,
-        finished: &FinishedSnapshot,
-        snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn merge_node(&mut self, finished: &FinishedSnapshot, snapshot: Snapshot, step: &mut Step<'_>) {
         let truncated = snapshot.truncated;
         self.reads.schedule.node_read(finished.started());
         self.note_truncated(truncated);
@@ -79,7 +73,7 @@ impl Engine {
             .filter(|i| !present.contains(i) && !finished.is_outdated(&StateKey::Link(*i)))
             .collect();
         for ifindex in gone {
-            self.link_gone(ifindex, effects);
+            self.link_gone(ifindex, step);
         }
         // The number of a pod's namespace may be an earlier pod's in this snapshot: remember which
         // device had it then.
@@ -95,12 +89,11 @@ impl Engine {
             // A live update gave this peer to another device since: this one is dying.
             let holder = link
                 .peer
-                .and_then(|peer| self.mirror.links.pod_by_peer(peer));
-            let holder = holder.map(|l| l.link.ifindex);
+                .and_then(|peer| self.mirror.links.index_by_peer(peer));
             if holder.is_some_and(|h| finished.is_outdated(&StateKey::Link(h))) {
                 link.peer = None;
             }
-            self.link(link, true, at, effects);
+            self.link(link, true, step);
         }
         for vlan in snapshot.port_vlans {
             let replaced = finished.is_outdated(&StateKey::LinkIdentity(vlan.ifindex));
@@ -110,18 +103,18 @@ impl Engine {
         }
         self.merge_fdb(finished, &snapshot.fdb, truncated.fdb);
         self.merge_routes(finished, &snapshot.routes, truncated.routes);
-        self.merge_host(finished, &snapshot.host, truncated.host, at);
+        self.merge_host(finished, &snapshot.host, truncated.host, step.at);
         let same = |peer: Peer, device| device_by_peer.get(&peer) == Some(&device);
-        let read = self.merge_pods(finished, snapshot.pods, same, at);
+        let read = self.merge_pods(finished, snapshot.pods, same, step.at);
         let followed: Vec<_> = if truncated.neighbours {
             Vec::new()
         } else {
             self.mirror.links.iter().map(|l| l.link.ifindex).collect()
         };
-        self.merge_neighbours(finished, &followed, &snapshot.neighbours, at);
+        self.merge_neighbours(finished, &followed, &snapshot.neighbours, step.at);
         self.mark_read(&read);
         self.mirror.links.set_complete(!truncated.links);
-        self.apply_restored(finished, at);
+        self.apply_restored(finished, step.at);
     }
 
     fn merge_device(
@@ -129,8 +122,7 @@ impl Engine {
         finished: &FinishedSnapshot,
         ifindex: IfIndex,
         snapshot: Snapshot,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         if self.mirror.links.get(ifindex).is_none() {
             return;
@@ -139,12 +131,17 @@ impl Engine {
         // Possibly no message reported the peer: the link's own is sent before the pair is joined.
         let link = snapshot.links.into_iter().find(|l| l.ifindex == ifindex);
         if let Some(link) = link.filter(|_| !finished.is_outdated(&StateKey::Link(ifindex))) {
-            self.link(link, true, at, effects);
+            self.link(link, true, step);
         }
-        let read = self.merge_pods(finished, snapshot.pods, |_, device| device == ifindex, at);
+        let read = self.merge_pods(
+            finished,
+            snapshot.pods,
+            |_, device| device == ifindex,
+            step.at,
+        );
         let mut neighbours = snapshot.neighbours;
         neighbours.retain(|n| n.ifindex == ifindex);
-        self.merge_neighbours(finished, &[ifindex], &neighbours, at);
+        self.merge_neighbours(finished, &[ifindex], &neighbours, step.at);
         self.mark_read(&read);
     }
 
@@ -158,7 +155,7 @@ impl Engine {
             (truncated.routes, BoundKind::Routes),
         ];
         for (_, bound) in lists.into_iter().filter(|(is_truncated, _)| *is_truncated) {
-            self.refused(bound);
+            self.refused(ReadTarget::Node, bound);
         }
     }
 
@@ -173,12 +170,7 @@ impl Engine {
     ) -> Vec<IfIndex> {
         let mut read = Vec::new();
         for pod in pods {
-            let Some(device) = self
-                .mirror
-                .links
-                .pod_by_peer(pod.peer)
-                .map(|l| l.link.ifindex)
-            else {
+            let Some(device) = self.mirror.links.index_by_peer(pod.peer) else {
                 continue;
             };
             if finished.is_outdated(&StateKey::UnappliedUpdate(pod.peer)) {
@@ -210,7 +202,7 @@ impl Engine {
                 .namespace_read(device, finished.started());
             let owner = Owner::Peer(pod.peer);
             if pod.is_truncated {
-                self.refused_on(device, BoundKind::Addresses);
+                self.refused(ReadTarget::Device(device), BoundKind::Addresses);
             } else {
                 let present = addresses.iter().map(|info| (owner, info.id())).collect();
                 self.remove_absent_addresses(finished, &[owner], &present, at);
@@ -222,7 +214,7 @@ impl Engine {
             }
             if pod.lacks_further {
                 self.drops.claims += 1;
-                self.refused_on(device, BoundKind::FurtherAddresses);
+                self.refused(ReadTarget::Device(device), BoundKind::FurtherAddresses);
             }
             self.merge_further(pod.peer, pod.further, at);
             read.push(device);

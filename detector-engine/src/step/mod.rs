@@ -3,7 +3,6 @@
 mod anomalies;
 mod beginnings;
 mod bounds;
-mod certain;
 mod claimed;
 mod claims;
 mod decide;
@@ -22,10 +21,7 @@ mod sweep;
 mod topology;
 mod view;
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use crate::{
     limits::{
@@ -37,20 +33,10 @@ use crate::{
     },
     mirror::Mirror,
     model::{
-        anomaly::Anomaly,
-        conflict::{Conflict, Reported},
-        effect::{DropCounters, Effect},
-        observation::{
-            IfIndex, Neighbour, NudState, Observation, Owner, Peer, TimedObservation, Timestamp,
-        },
-        settings::Settings,
+        Anomaly, Conflict, DeviceKey, DropCounters, Effect, IfIndex, Neighbour, NudState,
+        Observation, Owner, Peer, Reported, Settings, TimedObservation, Timestamp,
     },
-    track::{
-        anomaly::Anomalies,
-        counts::ClaimCounts,
-        lifecycle::{DecisionTime, Lifecycle},
-        moves::Moves,
-    },
+    track::{Step, anomaly::Anomalies, counts::ClaimCounts, lifecycle::Lifecycle, moves::Moves},
 };
 
 pub use view::View;
@@ -59,7 +45,7 @@ pub use view::View;
 /// [`engine`](crate).
 #[derive(Debug)]
 pub struct Engine {
-    settings: Settings,
+    settings: Arc<Settings>,
     mirror: Mirror,
     reads: Reads,
     tracked: Tracked,
@@ -108,27 +94,28 @@ struct NotedClaims {
 #[derive(Debug, Default)]
 struct Timers {
     expiry: ExpiryQueue,
-    /// New pod devices by the time until which they wait for the name of their network.
-    awaiting_networks: VecDeque<(Timestamp, IfIndex, u64)>,
+    /// New pod devices that wait for the name of their network until then.
+    awaiting_networks: ExpiryQueue<DeviceKey>,
 }
 
 impl Engine {
     /// An engine without any state.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
+        let settings = Arc::new(settings);
         Self {
             tracked: Tracked {
-                lifecycle: Lifecycle::new(settings.id_seed),
-                moves: Moves::default(),
-                anomalies: Anomalies::new(settings.anomalies, settings.id_seed),
+                lifecycle: Lifecycle::new(&settings),
+                moves: Moves::new(&settings),
+                anomalies: Anomalies::new(&settings),
                 restored: restore::RestoredConflicts::default(),
             },
             noted: NotedClaims {
                 changed: settings.follow_claims.then(BTreeSet::new),
                 ..NotedClaims::default()
             },
+            mirror: Mirror::new(settings.bounds),
             settings,
-            mirror: Mirror::default(),
             reads: Reads::default(),
             timers: Timers::default(),
             drops: DropCounters::default(),
@@ -145,21 +132,18 @@ impl Engine {
         effects: &mut Vec<Effect>,
     ) {
         let TimedObservation { at, observation } = observation;
-        let decision = DecisionTime {
-            now,
-            decided_at: at,
-        };
+        let step = &mut Step { now, at, effects };
         for key in StateKey::of(&observation).into_iter().flatten() {
             self.touch(key);
         }
         self.mirror.route_lookups.observe(&observation);
         match observation {
-            Observation::Link(link) => self.link(link, false, at, effects),
-            Observation::LinkGone(ifindex) => self.link_gone(ifindex, effects),
+            Observation::Link(link) => self.link(link, false, step),
+            Observation::LinkGone(ifindex) => self.link_gone(ifindex, step),
             Observation::PortVlan(vlan) => self.port_vlan(vlan),
             Observation::NotificationsLost => self.notifications_lost(),
             Observation::NamespaceIdFreed(nsid) => self.namespace_id_freed(nsid, at),
-            Observation::PeerMoved(peer) => self.peer_moved(peer, at, effects),
+            Observation::PeerMoved(peer) => self.peer_moved(peer, step),
             Observation::PodLink(peer, mac) => self.pod_link(peer, mac),
             Observation::PodAddress(peer, info) => {
                 if self.may_change(peer, info.address, now) {
@@ -190,23 +174,23 @@ impl Engine {
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
             Observation::Frame(frame) => self.frame(frame, at),
-            Observation::UnansweredProbe(probe) => self.unanswered_probe(&probe, decision, effects),
+            Observation::UnansweredProbe(probe) => self.unanswered_probe(&probe, step),
             Observation::RouterAdvertisement(advertisement) => {
-                self.router_advertisement(advertisement, decision, effects);
+                self.router_advertisement(advertisement, step);
             }
-            Observation::SnapshotStarted(token) => self.reads.in_flight.start(token),
-            Observation::SelfCheckStarted(token) => self.reads.in_flight.start_self_check(token),
+            Observation::SnapshotStarted(token) => self.reads.in_flight.start(token, false),
+            Observation::SelfCheckStarted(token) => self.reads.in_flight.start(token, true),
             Observation::SnapshotFailed(token) => self.reads.in_flight.fail(token),
             Observation::Snapshot(token, scope, snapshot) => {
-                self.merge_snapshot(token, scope, *snapshot, at, effects)
+                self.merge_snapshot(token, scope, *snapshot, step)
             }
-            Observation::Pool(update) => self.update_pool(update, decision, effects),
-            Observation::PodsKnown(known) => self.pods_known(known, decision, effects),
+            Observation::Pool(update) => self.update_pool(update, step),
+            Observation::PodsKnown(known) => self.pods_known(known, step),
             Observation::NetworksKnown(devices) => self.networks_known(&devices),
             Observation::ClaimedTableLost => self.noted.table.request_rewrite(),
-            Observation::DeadlineReached => self.expire(now, effects),
+            Observation::DeadlineReached => self.expire(step),
         }
-        self.apply_pending(decision, effects);
+        self.apply_pending(step);
     }
 
     /// Notes that an entry is other evidence than before. Only a snapshot in flight needs to know, and each update would cost a
@@ -216,9 +200,8 @@ impl Engine {
             return;
         }
         let (ifindex, address) = (neighbour.ifindex, neighbour.address);
-        let facts = self.mirror.facts.get(address).into_iter();
-        let mut known = facts.flat_map(|facts| &facts.neighbours);
-        let known = known.find(|known| known.ifindex == ifindex);
+        let facts = self.mirror.facts.get(address);
+        let known = facts.and_then(|facts| facts.neighbour_on(ifindex));
         let is_other = known.map(|known| known.lladdr) != neighbour.lladdr;
         if neighbour.state == NudState::Reachable || is_other {
             self.reads
@@ -249,7 +232,7 @@ impl Engine {
             self.tracked.anomalies.next_due(),
             self.reads.discrepancies.next_due(),
             self.reads.schedule.next_check(),
-            self.timers.awaiting_networks.front().map(|(due, ..)| *due),
+            self.timers.awaiting_networks.next_due(),
         ];
         due.into_iter().flatten().min()
     }
@@ -270,17 +253,17 @@ impl Engine {
     }
 
     /// Expires what has no removal event: claims seen only in frames, flapping, and anomalies.
-    fn expire(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
-        while let Some(address) = self.timers.expiry.pop_due(now) {
-            self.expire_claims(address, now);
+    fn expire(&mut self, step: &mut Step<'_>) {
+        while let Some(address) = self.timers.expiry.pop_due(step.now) {
+            self.expire_claims(address, step.now);
         }
-        while let Some(address) = self.tracked.lifecycle.pop_due(now) {
+        while let Some(address) = self.tracked.lifecycle.pop_due(step.now) {
             self.dirty.insert(address);
         }
-        self.expire_anomalies(now, effects);
-        self.expire_network_waits(now);
-        while let Some(discrepancy) = self.reads.discrepancies.pop_due(now) {
-            effects.push(Effect::Corrected(discrepancy));
+        self.expire_anomalies(step);
+        self.expire_network_waits(step.now);
+        while let Some(discrepancy) = self.reads.discrepancies.pop_due(step.now) {
+            step.effects.push(Effect::Corrected(discrepancy));
         }
     }
 }

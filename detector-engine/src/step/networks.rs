@@ -4,12 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{
-        conflict::{ClaimantId, Conflict},
-        network::Network,
-        observation::{IfIndex, Timestamp},
-        scope::NetworkId,
-    },
+    model::{Conflict, IfIndex, Network, NetworkId, Timestamp},
     step::Engine,
 };
 
@@ -18,8 +13,7 @@ impl Engine {
     pub(super) fn networks_known(&mut self, devices: &[(IfIndex, u64, Arc<str>)]) {
         for (ifindex, generation, name) in devices {
             let network = self.mirror.links.cni_networks.id(name);
-            let link = self.mirror.links.get_mut(*ifindex);
-            if let Some(link) = link.filter(|link| link.generation == *generation) {
+            if let Some(link) = self.mirror.links.same_mut((*ifindex, *generation)) {
                 link.cni_network = network;
                 self.mark_link_dirty(*ifindex);
             }
@@ -34,21 +28,18 @@ impl Engine {
         };
         if !wait.is_zero() && self.timers.awaiting_networks.len() < self.settings.bounds.links {
             link.awaits_network = true;
-            let waiting = (at + wait, ifindex, link.generation);
-            self.timers.awaiting_networks.push_back(waiting);
+            let device = link.key();
+            self.timers.awaiting_networks.schedule(device, at + wait);
         }
     }
 
     /// Devices without a name in time are in the network of their switch.
     pub(super) fn expire_network_waits(&mut self, now: Timestamp) {
-        while let Some((due, ifindex, generation)) = self.timers.awaiting_networks.front().copied()
-            && due <= now
-        {
-            self.timers.awaiting_networks.pop_front();
-            let link = self.mirror.links.get_mut(ifindex);
-            let Some(link) = link.filter(|link| link.generation == generation) else {
+        while let Some(device) = self.timers.awaiting_networks.pop_due(now) {
+            let Some(link) = self.mirror.links.same_mut(device) else {
                 continue;
             };
+            let ifindex = device.0;
             link.awaits_network = false;
             let switch = self.mirror.links.switch_of(ifindex);
             if switch.is_some_and(|switch| !self.mirror.links.is_bridge(switch)) {
@@ -70,9 +61,8 @@ impl Engine {
             return NetworkId::Node;
         };
         for claimant in conflict.present() {
-            if let ClaimantId::Device(ifindex, generation) = claimant.id
-                && let Some(link) = self.mirror.links.get_mut(ifindex)
-                && link.generation == generation
+            if let Some(device) = claimant.id.device()
+                && let Some(link) = self.mirror.links.same_mut(device)
             {
                 link.cni_network = Some(id);
             }

@@ -3,27 +3,17 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{
-        conflict::{ClaimantId, Conflict},
-        effect::Effect,
-        observation::PodsKnown,
-    },
+    model::{Conflict, PodsKnown},
     step::Engine,
-    track::lifecycle::DecisionTime,
+    track::Step,
 };
 
 impl Engine {
     /// What the sources know of the pods behind devices, as far as it matters for claims; and updates what is open about those
     /// whose pod became known or changed. A sweep of such a device is updated when it may be.
-    pub(super) fn pods_known(
-        &mut self,
-        known: PodsKnown,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn pods_known(&mut self, known: PodsKnown, step: &mut Step<'_>) {
         for (ifindex, generation, pod) in known.records {
-            let link = self.mirror.links.get_mut(ifindex);
-            let Some(link) = link.filter(|link| link.generation == generation) else {
+            let Some(link) = self.mirror.links.same_mut((ifindex, generation)) else {
                 continue;
             };
             if link.pod.as_deref() == Some(&pod) {
@@ -36,16 +26,14 @@ impl Engine {
             self.dirty.extend(given);
         }
         // Only then does what is reported anew contain it.
-        self.apply_pending(at, effects);
+        self.apply_pending(step);
         let devices = known.devices;
         for device in &devices {
             self.tracked.anomalies.sweeps.pod_known(*device);
         }
         let has_device = |conflict: &Conflict| {
-            conflict.present().any(|claimant| {
-                matches!(claimant.id, ClaimantId::Device(ifindex, generation)
-                    if devices.contains(&(ifindex, generation)))
-            })
+            let mut present = conflict.present().filter_map(|c| c.id.device());
+            present.any(|device| devices.contains(&device))
         };
         for address in self.view().conflict_addresses() {
             if !self
@@ -56,11 +44,9 @@ impl Engine {
             {
                 continue;
             }
-            for conflict in self.view().conflicts_of(address, at.now) {
+            for conflict in self.view().conflicts_of(address, step.now) {
                 if has_device(&conflict) {
-                    self.tracked
-                        .lifecycle
-                        .refresh(conflict, at.now, &self.settings, effects);
+                    self.tracked.lifecycle.refresh(conflict, step);
                 }
             }
         }

@@ -11,18 +11,15 @@ use std::net::IpAddr;
 
 use crate::{
     hash::HashSet,
-    limits::in_flight_snapshots::{FinishedSnapshot, StateKey},
-    mirror::{
-        facts::{FrameFact, Owner, StoreOutcome},
-        links::LinkState,
+    limits::{
+        in_flight_snapshots::{FinishedSnapshot, StateKey},
+        reads::ReadTarget,
     },
+    mirror::{StoreOutcome, facts::Owner, links::LinkState},
     model::{
-        anomaly::Anomaly,
-        conflict::{Claimant, ClaimantId, Conflict},
-        effect::BoundKind,
-        observation::{IfIndex, Peer, Timestamp, Vlan},
-        record::{LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
-        scope::Scope,
+        Anomaly, AnomalyId, AnomalyKind, BoundKind, Claimant, ClaimantId, Conflict, DeviceKey,
+        FrameFact, IfIndex, LinkName, OpenConflict, Peer, PersistedFormerLladdr, PersistedFrame,
+        Scope, Timestamp, Vlan,
     },
     step::Engine,
 };
@@ -118,12 +115,10 @@ impl Engine {
         Some(PersistedFrame {
             device: self.link_name(frame.ifindex)?,
             peer: self.mirror.links.get(frame.ifindex)?.link.peer,
-            vlan: frame.vlan,
-            kind: frame.kind,
-            mac: frame.mac,
-            ether_source: frame.ether_source,
-            tentative: frame.tentative,
-            seen: frame.seen,
+            fact: FrameFact {
+                ifindex: NO_LINK,
+                ..frame.clone()
+            },
         })
     }
 
@@ -196,7 +191,7 @@ impl Engine {
             return;
         };
         // The address may have been removed while the device was not known yet.
-        let untagged = restored.vlan == Vlan::default();
+        let untagged = restored.fact.vlan == Vlan::default();
         if let Some(peer) = link.link.peer.or(restored.peer).filter(|_| untagged)
             && finished.is_outdated(&StateKey::Address(Owner::Peer(peer), address))
             && !self
@@ -209,21 +204,11 @@ impl Engine {
         }
         let fact = FrameFact {
             ifindex: device,
-            vlan: restored.vlan,
-            kind: restored.kind,
-            mac: restored.mac,
-            ether_source: restored.ether_source,
-            tentative: restored.tentative,
-            seen: restored.seen,
+            ..restored.fact
         };
-        if self
-            .mirror
-            .facts
-            .add_frame(fact, address, restored.peer, &self.settings.bounds)
-            == StoreOutcome::Refused
-        {
+        if self.mirror.facts.add_frame(fact, address, restored.peer) == StoreOutcome::Refused {
             self.drops.claims += 1;
-            self.refused_on(device, BoundKind::FrameClaims);
+            self.refused(ReadTarget::Device(device), BoundKind::FrameClaims);
         }
     }
 
@@ -263,7 +248,7 @@ impl Engine {
 
     /// The pod device of that index, if it is the same one. A device without a peer may be: its pod
     /// is going, and another device may already have the number of its namespace.
-    pub(super) fn surviving_pod(
+    fn surviving_pod(
         &self,
         name: &str,
         ifindex: IfIndex,
@@ -274,6 +259,17 @@ impl Engine {
             .links
             .pod(ifindex)
             .filter(|l| l.link.name == name && !another(l.link.peer))
+    }
+
+    /// The anomalies of this kind of the previous run whose device still exists, with its present identity.
+    pub(super) fn surviving(&self, kind: AnomalyKind) -> Vec<(AnomalyId, DeviceKey)> {
+        let restored = self.tracked.anomalies.open();
+        let surviving = restored.filter_map(|anomaly| {
+            let holder = anomaly.holder.as_ref().filter(|_| anomaly.kind == kind)?;
+            let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
+            Some((anomaly.id, link.key()))
+        });
+        surviving.collect()
     }
 
     fn is_same_link(&self, name: &str, ifindex: IfIndex) -> bool {

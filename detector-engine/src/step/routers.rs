@@ -5,15 +5,11 @@
 
 use crate::{
     mirror::links::LinkState,
-    model::{
-        anomaly::{AnomalyCause, AnomalyKind},
-        effect::Effect,
-        observation::{RouterAdvertisement, Timestamp},
-    },
+    model::{AnomalyCause, AnomalyKind, RouterAdvertisement, Timestamp},
     step::{Engine, anomalies::device_as_holder},
     track::{
+        Step,
         anomaly::{AnomalyDetails, AnomalyKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -22,8 +18,7 @@ impl Engine {
     pub(super) fn router_advertisement(
         &mut self,
         advertisement: RouterAdvertisement,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
         let RouterAdvertisement {
             ifindex,
@@ -31,7 +26,7 @@ impl Engine {
             vlan,
         } = advertisement;
         let link = self.mirror.links.pod(ifindex);
-        let Some(link) = link.filter(|l| l.since <= at.decided_at) else {
+        let Some(link) = link.filter(|l| l.since <= step.at) else {
             self.drops.unknown_device += 1;
             return;
         };
@@ -40,40 +35,26 @@ impl Engine {
             return;
         }
         // One finding for each device, whatever addresses it uses.
-        let device = (ifindex, link.generation);
+        let device = link.key();
         let known = self.tracked.anomalies.frames.router(device);
         let new = || AnomalyKey::of_frames(AnomalyKind::RogueRouter, source, device, vlan);
         let details = details(link, advertisement);
-        self.frame_seen(known.unwrap_or_else(new), details, at, effects);
+        self.frame_seen(known.unwrap_or_else(new), details, step);
     }
 
     /// Continues the routers of the previous run whose device still exists.
     pub(super) fn continue_routers(&mut self, now: Timestamp) {
-        let restored = self.tracked.anomalies.open();
-        let routers = restored.filter(|a| a.kind == AnomalyKind::RogueRouter);
-        let surviving: Vec<_> = routers
-            .filter_map(|router| {
-                let holder = router.holder.as_ref()?;
-                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
-                Some((router.id, (link.link.ifindex, link.generation)))
-            })
-            .collect();
-        for (id, device) in surviving {
+        for (id, device) in self.surviving(AnomalyKind::RogueRouter) {
             self.tracked.anomalies.continue_router(id, device, now);
         }
     }
 }
 
 fn details(link: &LinkState, advertisement: RouterAdvertisement) -> AnomalyDetails {
-    AnomalyDetails {
-        cause: AnomalyCause::RouterAdvertisement,
-        holders: vec![device_as_holder(link)],
-        source: None,
-        owner: None,
-        contested: None,
-        detail: format!(
-            "the pod on {} sends router advertisements as {}",
-            link.link.name, advertisement.source
-        ),
-    }
+    let detail = format!(
+        "the pod on {} sends router advertisements as {}",
+        link.link.name, advertisement.source
+    );
+    let holders = vec![device_as_holder(link)];
+    AnomalyDetails::new(AnomalyCause::RouterAdvertisement, holders, detail)
 }

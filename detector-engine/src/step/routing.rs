@@ -3,12 +3,9 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::routes::{AddOutcome, Routes},
-    model::{
-        effect::BoundKind,
-        observation::{IfIndex, Route, RoutePlace},
-        route_query::{RouteAnswers, RouteQuery, RoutingChange},
-    },
+    limits::reads::ReadTarget,
+    mirror::{StoreOutcome, routes::Routes},
+    model::{BoundKind, IfIndex, Route, RouteAnswers, RoutePlace, RouteQuery, RoutingChange},
     step::Engine,
 };
 
@@ -49,11 +46,11 @@ impl Engine {
             None => self.mirror.routes.replace(route, bound),
         };
         match outcome {
-            AddOutcome::New => {}
-            AddOutcome::Known => return,
-            AddOutcome::Refused => {
+            StoreOutcome::Changed => {}
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
+            StoreOutcome::Refused => {
                 self.drops.kernel_entries += 1;
-                self.refused(BoundKind::Routes);
+                self.refused(ReadTarget::Node, BoundKind::Routes);
             }
         }
         self.mark_host_route_dirty(&route);
@@ -79,7 +76,7 @@ impl Engine {
 
     /// A host route changed: check whether it leads to a claimant.
     fn mark_host_route_dirty(&mut self, route: &Route) {
-        if route.prefix_len == if route.destination.is_ipv4() { 32 } else { 128 } {
+        if route.is_to_host() {
             self.dirty.insert(route.destination);
         }
     }

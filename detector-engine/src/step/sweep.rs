@@ -4,28 +4,28 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    model::{anomaly::AnomalyKind, conflict::Conflict, effect::Effect, observation::Timestamp},
+    model::{AnomalyKind, Conflict, DeviceKey, Effect, Timestamp},
     step::{Engine, anomalies::device_as_holder},
-    track::{anomaly::DeviceKey, lifecycle::DecisionTime},
+    track::Step,
 };
 
 impl Engine {
     /// The conflicts of `address` were decided; their effects are those from `first` on.
-    pub(super) fn update_sweeps(
-        &mut self,
-        address: IpAddr,
-        first: usize,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn update_sweeps(&mut self, address: IpAddr, first: usize, step: &mut Step<'_>) {
         let open = self.tracked.lifecycle.open_of(address).map(|(_, c)| c);
         self.tracked.anomalies.sweeps.replace(address, open);
         if self.mirror.is_complete {
-            for device in self.tracked.anomalies.sweeps.contesters_of(address) {
-                self.start_sweep(device, address, first, at, effects);
+            for device in self
+                .tracked
+                .anomalies
+                .sweeps
+                .contests
+                .contesters_of(address)
+            {
+                self.start_sweep(device, address, first, step);
             }
         }
-        self.mark_swept(address, first, at, effects);
+        self.mark_swept(address, first, step);
     }
 
     fn start_sweep(
@@ -33,40 +33,28 @@ impl Engine {
         device: DeviceKey,
         address: IpAddr,
         first: usize,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) {
-        let (links, bounds) = (&self.mirror.links, &self.settings.bounds);
-        let holder = || {
-            let link = links.pod(device.0).filter(|l| l.generation == device.1)?;
-            Some(device_as_holder(link))
-        };
-        let mut raised = Vec::new();
-        let has_started =
-            self.tracked
-                .anomalies
-                .start_sweep(device, holder, at, bounds, &mut raised);
+        let links = &self.mirror.links;
+        let holder = || links.device(device).map(device_as_holder);
+        let last = step.effects.len();
+        let has_started = self.tracked.anomalies.start_sweep(device, holder, step);
         if !has_started {
             return;
         }
         // The finding comes before the conflicts that name it.
-        effects.splice(first..first, raised.into_iter().map(Effect::Anomaly));
-        for other in self.tracked.anomalies.sweeps.contested_by(device) {
+        let raised = step.effects.len() - last;
+        step.effects[first..].rotate_right(raised);
+        for other in self.tracked.anomalies.sweeps.contests.addresses(device) {
             if other != address {
-                self.mark_swept(other, effects.len(), at, effects);
+                self.mark_swept(other, step.effects.len(), step);
             }
         }
     }
 
     /// Brings the open conflicts of an address in line with the open sweeps. One that is in an effect
     /// from `first` on is changed there, for others an update follows.
-    fn mark_swept(
-        &mut self,
-        address: IpAddr,
-        first: usize,
-        at: DecisionTime,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn mark_swept(&mut self, address: IpAddr, first: usize, step: &mut Step<'_>) {
         let sweeps = &self.tracked.anomalies.sweeps;
         let open = self.tracked.lifecycle.open_of(address);
         let changed: Vec<_> = open
@@ -75,7 +63,7 @@ impl Engine {
             .collect();
         for (id, _, sweep) in changed {
             let is_it = |conflict: &&mut Arc<Conflict>| conflict.id == id;
-            let reported = effects[first..]
+            let reported = step.effects[first..]
                 .iter_mut()
                 .filter_map(|effect| match effect {
                     Effect::Raised(conflict) | Effect::Updated(conflict) => Some(conflict),
@@ -86,43 +74,25 @@ impl Engine {
             if let Some(conflict) = reported {
                 Arc::make_mut(conflict).sweep = sweep;
             }
-            let update = (!is_reported).then_some(&mut *effects);
             self.tracked
                 .lifecycle
-                .set_sweep(address, id, sweep, at, &self.settings, update);
+                .set_sweep(address, id, sweep, is_reported, step);
         }
     }
 
     /// Ends and updates sweeps whose check is due, once every conflict is decided.
-    pub(super) fn settle_sweeps(&mut self, at: DecisionTime, effects: &mut Vec<Effect>) {
+    pub(super) fn settle_sweeps(&mut self, step: &mut Step<'_>) {
         let links = &self.mirror.links;
-        let name = |(ifindex, generation): DeviceKey| {
-            let link = links.pod(ifindex).filter(|l| l.generation == generation)?;
-            Some(link.link.name.as_str())
-        };
-        let mut anomaly_effects = Vec::new();
-        let released = self
-            .tracked
-            .anomalies
-            .settle_sweeps(name, at, &mut anomaly_effects);
-        effects.extend(anomaly_effects.into_iter().map(Effect::Anomaly));
+        let name = |device| Some(links.device(device)?.link.name.as_str());
+        let released = self.tracked.anomalies.settle_sweeps(name, step);
         for address in released {
-            self.mark_swept(address, effects.len(), at, effects);
+            self.mark_swept(address, step.effects.len(), step);
         }
     }
 
     /// Continues the sweeps of the previous run whose device still exists.
     pub(super) fn continue_sweeps(&mut self, now: Timestamp) {
-        let restored = self.tracked.anomalies.open();
-        let sweeps = restored.filter(|a| a.kind == AnomalyKind::AddressSweep);
-        let surviving: Vec<_> = sweeps
-            .filter_map(|sweep| {
-                let holder = sweep.holder.as_ref()?;
-                let link = self.surviving_pod(&holder.device, holder.ifindex, holder.peer)?;
-                Some((sweep.id, (link.link.ifindex, link.generation)))
-            })
-            .collect();
-        for (id, device) in surviving {
+        for (id, device) in self.surviving(AnomalyKind::AddressSweep) {
             self.tracked.anomalies.continue_sweep(id, device, now);
         }
     }

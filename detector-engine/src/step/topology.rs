@@ -3,37 +3,31 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    limits::in_flight_snapshots::StateKey,
+    limits::{in_flight_snapshots::StateKey, reads::ReadTarget},
     mirror::{
-        bridge::FdbChange,
+        StoreOutcome,
         facts::Owner,
         links::{LinkChange, LinkState, pod_peer},
     },
     model::{
-        conflict::ConflictKind,
-        effect::{BoundKind, Effect, PodDevice, RereadReason},
-        observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
+        BoundKind, ConflictKind, Effect, FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer,
+        PodDevice, PortVlan, RereadReason, Timestamp,
     },
     step::Engine,
+    track::Step,
 };
 
 impl Engine {
     /// A link appeared or changed. With `complete` it comes from a snapshot, and absent attributes
     /// are treated as unset.
-    pub(super) fn link(
-        &mut self,
-        link: Link,
-        complete: bool,
-        at: Timestamp,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn link(&mut self, link: Link, complete: bool, step: &mut Step<'_>) {
         let ifindex = link.ifindex;
         if self.mirror.links.get(ifindex).is_none()
             && self.mirror.links.len() >= self.settings.bounds.links
         {
             self.drops.links += 1;
             self.mirror.links.set_complete(false);
-            self.refused(BoundKind::Links);
+            self.refused(ReadTarget::Node, BoundKind::Links);
             return;
         }
         let up = link.up;
@@ -46,11 +40,11 @@ impl Engine {
             .get(ifindex)
             .map(|l| l.link.vlan_filtering);
         let before = self.mirror.links.pod(ifindex).map(LinkState::device);
-        let upserted = self.mirror.links.upsert(link, complete, at);
+        let upserted = self.mirror.links.upsert(link, complete, step.at);
         if let Some((older, peer)) = upserted.displaced {
-            self.remove_peer_claims(older, peer, at);
+            self.remove_peer_claims(older, peer, step.at);
             self.mark_link_dirty(older);
-            self.authority_changed(older, None, at);
+            self.authority_changed(older, None, step.at);
         }
         match upserted.change {
             LinkChange::Unchanged => return,
@@ -64,20 +58,22 @@ impl Engine {
                 self.mark_flapping_dirty(ifindex);
                 // Entries of the new link may have been reported before it was known to be another
                 // one.
-                effects.push(Effect::Resync);
+                step.effects.push(Effect::Resync);
             }
-            LinkChange::Changed(old) => self.link_changed(&old, up, at),
+            LinkChange::Changed(old) => self.link_changed(&old, up, step.at),
         }
         self.mark_link_dirty(ifindex);
         dependents.extend(self.mirror.links.depending_on(ifindex));
         self.mark_links_dirty(dependents);
         let is_bridge = self.mirror.links.is_bridge(ifindex);
         if was_bridge != is_bridge && self.reads.unresolved_links.remove(&ifindex) && is_bridge {
-            effects.push(Effect::ReadNode(RereadReason::LateBridge));
+            step.effects
+                .push(Effect::ReadNode(RereadReason::LateBridge));
         }
         // Notifications name a PVID only when it is changed for one port.
         if filtering.is_some() && !complete && filtering_before != Some(filtering) {
-            effects.push(Effect::ReadNode(RereadReason::VlanFiltering));
+            step.effects
+                .push(Effect::ReadNode(RereadReason::VlanFiltering));
         }
         let after = self.mirror.links.pod(ifindex).map(LinkState::device);
         match (before, after) {
@@ -87,17 +83,17 @@ impl Engine {
                     .links
                     .get(ifindex)
                     .is_some_and(|link| link.was_up);
-                effects.push(Effect::Detach { device, was_up });
+                step.effects.push(Effect::Detach { device, was_up });
             }
             (before, Some(after)) => {
                 let same = |b: &PodDevice| b.generation == after.generation && b.peer == after.peer;
                 if before.as_ref().map(|b| b.generation) != Some(after.generation) {
-                    self.await_network(ifindex, at);
+                    self.await_network(ifindex, step.at);
                 }
                 if !before.as_ref().is_some_and(same) {
-                    effects.push(Effect::Attach(after));
+                    step.effects.push(Effect::Attach(after));
                 } else if before.as_ref() != Some(&after) {
-                    effects.push(Effect::Renamed(after));
+                    step.effects.push(Effect::Renamed(after));
                 }
             }
             (None, None) => {}
@@ -158,7 +154,7 @@ impl Engine {
         self.remove_link_routes(ifindex);
     }
 
-    pub(super) fn link_gone(&mut self, ifindex: IfIndex, effects: &mut Vec<Effect>) {
+    pub(super) fn link_gone(&mut self, ifindex: IfIndex, step: &mut Step<'_>) {
         self.reads.in_flight.touch(StateKey::LinkIdentity(ifindex));
         self.reads.discrepancies.explain_device(ifindex);
         let dependents = self.mirror.links.depending_on(ifindex);
@@ -170,7 +166,7 @@ impl Engine {
         self.mark_links_dirty(dependents);
         self.mark_flapping_dirty(ifindex);
         if let Some(state) = state.filter(|state| state.is_pod()) {
-            effects.push(Effect::Detach {
+            step.effects.push(Effect::Detach {
                 device: state.device(),
                 was_up: state.was_up,
             });
@@ -200,7 +196,7 @@ impl Engine {
 
     /// The pod's end of a device is in another namespace now. Which one, and which addresses it has
     /// there, only a snapshot of the device shows.
-    pub(super) fn peer_moved(&mut self, peer: Peer, at: Timestamp, effects: &mut Vec<Effect>) {
+    pub(super) fn peer_moved(&mut self, peer: Peer, step: &mut Step<'_>) {
         let device = self
             .mirror
             .links
@@ -211,12 +207,12 @@ impl Engine {
             self.touch(StateKey::UnappliedUpdate(peer));
             return;
         };
-        self.remove_peer_claims(device.ifindex, peer, at);
+        self.remove_peer_claims(device.ifindex, peer, step.at);
         self.reads.in_flight.touch(StateKey::Link(device.ifindex));
         self.reads.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);
-        self.authority_changed(device.ifindex, None, at);
-        effects.push(Effect::Attach(device));
+        self.authority_changed(device.ifindex, None, step.at);
+        step.effects.push(Effect::Attach(device));
     }
 
     /// The hardware address of the pod's end of a device. A device whose peer is unknown or uncertain is read in any case.
@@ -330,9 +326,9 @@ impl Engine {
             bounds.kernel_entries
         };
         match self.mirror.fdb.set(entry, bounds.kernel_entries, share) {
-            FdbChange::Unchanged => return,
-            FdbChange::Moved => {}
-            FdbChange::Refused => self.forwarding_refused(entry.port),
+            StoreOutcome::Known | StoreOutcome::Outdated => return,
+            StoreOutcome::Changed => {}
+            StoreOutcome::Refused => self.forwarding_refused(entry.port),
         }
         self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
     }
@@ -341,7 +337,7 @@ impl Engine {
         let still_port = self.mirror.links.bridge_of(entry.port) == Some(entry.bridge);
         self.mirror.links.mac_affected(entry.mac);
         let keep = still_port && self.mirror.facts.is_mac_referenced(entry.bridge, entry.mac);
-        if self.mirror.fdb.unset(entry, keep) == FdbChange::Moved {
+        if self.mirror.fdb.unset(entry, keep) == StoreOutcome::Changed {
             self.mark_behind_dirty(&[(entry.bridge, entry.mac)]);
         }
     }

@@ -7,13 +7,9 @@ use crate::mirror::facts::Facts;
 use crate::{
     mirror::{facts::Owner, links::LinkState},
     model::{
-        anomaly::{Anomaly, AnomalyId, AnomalyKind},
-        beginning::mark_newest,
-        conflict::{ClaimantId, Conflict, ConflictId, ConflictKind, Reported},
-        effect::{CertainClaim, DropCounters, ListedClaim, PodDevice},
-        observation::{IfIndex, NudState, Timestamp},
-        record::OpenConflict,
-        scope::{NODE_WIDE, Scope, is_link_local},
+        Anomaly, AnomalyId, AnomalyKind, CertainClaim, ClaimantId, Conflict, ConflictId,
+        ConflictKind, DropCounters, IfIndex, ListedClaim, NODE_WIDE, NudState, OpenConflict,
+        PodDevice, Reported, Scope, Timestamp, is_link_local, mark_newest,
     },
     step::Engine,
 };
@@ -118,12 +114,8 @@ impl<'e> View<'e> {
     }
 
     /// Every address that there are facts about on a pod device (index and generation).
-    pub fn addresses_on(
-        self,
-        (ifindex, generation): (IfIndex, u64),
-    ) -> impl Iterator<Item = IpAddr> {
-        let link = self.0.mirror.links.pod(ifindex);
-        let link = link.filter(|link| link.generation == generation);
+    pub fn addresses_on(self, device: (IfIndex, u64)) -> impl Iterator<Item = IpAddr> {
+        let link = self.0.mirror.links.device(device);
         let owners = link.into_iter().flat_map(|link| {
             let peer = link.link.peer.map(Owner::Peer);
             [Some(Owner::Link(link.link.ifindex)), peer]
@@ -230,10 +222,9 @@ impl<'e> View<'e> {
         devices: &[(IfIndex, u64)],
     ) -> impl Iterator<Item = &'e Anomaly> {
         self.0.tracked.anomalies.open().filter(|anomaly| {
-            anomaly.holder.as_ref().is_some_and(|holder| {
-                matches!(holder.id, ClaimantId::Device(ifindex, generation)
-                    if devices.contains(&(ifindex, generation)))
-            })
+            let holder = anomaly.holder.as_ref();
+            let device = holder.and_then(|holder| holder.id.device());
+            device.is_some_and(|device| devices.contains(&device))
         })
     }
 

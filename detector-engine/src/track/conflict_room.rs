@@ -11,11 +11,8 @@ use std::{
 };
 
 use crate::{
-    hash::HashMap,
-    model::{
-        conflict::{ClaimantId, Confidence},
-        settings::Bounds,
-    },
+    counts::Counts,
+    model::{Bounds, ClaimantId, Confidence},
 };
 
 /// What decides whether a conflict that waits is admitted.
@@ -49,7 +46,7 @@ pub(crate) enum RetryTarget {
 #[derive(Debug, Default)]
 pub(crate) struct ConflictRoom {
     open: usize,
-    by_claimant: HashMap<ClaimantId, usize>,
+    by_claimant: Counts<ClaimantId>,
     /// Addresses whose conflict was rejected, to be decided again when there is room for its class.
     waiting: BTreeMap<Class, BTreeSet<IpAddr>>,
     /// More addresses of these classes were rejected than are remembered.
@@ -61,7 +58,7 @@ impl ConflictRoom {
     pub(crate) fn open(&mut self, claimants: &BTreeSet<ClaimantId>) {
         self.open += 1;
         for id in claimants {
-            *self.by_claimant.entry(*id).or_default() += 1;
+            self.by_claimant.add(*id);
         }
     }
 
@@ -69,12 +66,7 @@ impl ConflictRoom {
     pub(crate) fn close(&mut self, claimants: &BTreeSet<ClaimantId>) {
         self.open = self.open.saturating_sub(1);
         for id in claimants {
-            if let Some(count) = self.by_claimant.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
-                    self.by_claimant.remove(id);
-                }
-            }
+            self.by_claimant.subtract(*id);
         }
     }
 
@@ -106,10 +98,9 @@ impl ConflictRoom {
         confidence: Confidence,
         bounds: &Bounds,
     ) -> Class {
-        let takes_part_in = |id: ClaimantId| self.by_claimant.get(&id).copied().unwrap_or_default();
         // The node has few addresses, and takes part in no conflict by itself.
         let is_rare = |id: ClaimantId| {
-            id != ClaimantId::Host && takes_part_in(id) < bounds.conflicts_per_device
+            id != ClaimantId::Host && self.by_claimant.of(&id) < bounds.conflicts_per_device
         };
         if claimants.any(is_rare) {
             Class::Reserved

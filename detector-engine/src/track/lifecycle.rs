@@ -9,24 +9,16 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
+    counts::Counts,
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::AnomalyId,
-        conflict::{
-            Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, LeaveReason,
-            Reported,
-        },
-        effect::Effect,
-        ids::mix,
-        network::Network,
-        observation::Timestamp,
-        scope::Scope,
-        settings::{Bounds, Settings},
+        AnomalyId, Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Effect,
+        IdSequence, LeaveReason, Network, Reported, Scope, Settings, Timestamp,
     },
     track::{
+        Step,
         conflict_room::{ConflictRoom, RetryTarget},
-        counts::KindCounts,
         repeats::{EndedConflicts, Recurrence},
         tracked_conflict::TrackedConflict,
     },
@@ -54,19 +46,12 @@ impl Decision {
     }
 }
 
-/// When a decision is made, and the timestamp of the observation that caused it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DecisionTime {
-    pub(crate) now: Timestamp,
-    pub(crate) decided_at: Timestamp,
-}
-
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
+    settings: Arc<Settings>,
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
-    counts: KindCounts<ConflictKind>,
-    seed: u64,
-    serial: u64,
+    counts: Counts<ConflictKind>,
+    ids: IdSequence,
     room: ConflictRoom,
     /// How many claimants all open conflicts list.
     listed: usize,
@@ -76,12 +61,12 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Self {
         Self {
+            settings: Arc::clone(settings),
             open: HashMap::default(),
-            counts: KindCounts::default(),
-            seed,
-            serial: 0,
+            counts: Counts::default(),
+            ids: IdSequence::new(settings.id_seed),
             room: ConflictRoom::default(),
             listed: 0,
             ended: EndedConflicts::default(),
@@ -90,8 +75,8 @@ impl Lifecycle {
     }
 
     /// The next rejected address to decide again, if there is room.
-    pub(crate) fn next_retry(&mut self, bounds: &Bounds) -> Option<RetryTarget> {
-        self.room.next_retry(bounds)
+    pub(crate) fn next_retry(&mut self) -> Option<RetryTarget> {
+        self.room.next_retry(&self.settings.bounds)
     }
 
     /// When [`Lifecycle::pop_due`] has to be called next.
@@ -128,13 +113,17 @@ impl Lifecycle {
     /// Opens a conflict of the previous run again.
     pub(crate) fn restore(&mut self, scope: Scope, conflict: Conflict, is_unreported: bool) {
         let ids = conflict.present().map(|c| c.id).collect();
-        self.room.open(&ids);
         self.counts.add(conflict.kind);
-        self.listed += conflict.claimants.len();
-        let open = self.open.entry(conflict.address).or_default();
         let mut tracked = TrackedConflict::new(conflict, ids);
         tracked.has_unreported_change = is_unreported;
+        self.count_open(&tracked);
+        let open = self.open.entry(tracked.conflict.address).or_default();
         open.push((scope, tracked));
+    }
+
+    fn count_open(&mut self, tracked: &TrackedConflict) {
+        self.room.open(&tracked.ids);
+        self.listed += tracked.conflict.claimants.len();
     }
 
     /// Applies the decisions about one address; scopes without a decision have no claimants any
@@ -144,11 +133,9 @@ impl Lifecycle {
         address: IpAddr,
         mut decisions: Vec<(Scope, Decision)>,
         leave_reason: impl Fn(&Claimant) -> LeaveReason,
-        at: DecisionTime,
-        settings: &Settings,
-        effects: &mut Vec<Effect>,
+        step: &mut Step<'_>,
     ) -> u64 {
-        let bounds = &settings.bounds;
+        let bounds = self.settings.bounds;
         let mut refused = 0;
         let open = self.open.remove(&address).unwrap_or_default();
         let mut still_open = Vec::with_capacity(open.len());
@@ -164,40 +151,39 @@ impl Lifecycle {
                         kind: Some(kind), ..
                     },
                 ) => {
-                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.subtract(known.conflict.kind);
                     self.counts.add(kind);
                     known.begins_again();
                     known.has_unreported_change |=
-                        known.change(kind, decision, &leave_reason, at, (bounds, room));
-                    if let Some(due) = known.report_change(at.now, settings, effects) {
+                        known.change(kind, decision, &leave_reason, step, (&bounds, room));
+                    if let Some(due) = known.report_change(self.settings.update_interval, step) {
                         self.waiting.schedule(address, due);
                     }
-                    self.room.open(&known.ids);
-                    self.listed += known.conflict.claimants.len();
+                    self.count_open(&known);
                     still_open.push((scope, known));
                 }
                 _ if known.may_begin_again(&leave_reason)
-                    && known.is_quiet_until(at.now) > at.now =>
+                    && known.is_quiet_until(step.now) > step.now =>
                 {
-                    self.waiting.schedule(address, known.is_quiet_until(at.now));
-                    self.room.open(&known.ids);
-                    self.listed += known.conflict.claimants.len();
+                    self.waiting
+                        .schedule(address, known.is_quiet_until(step.now));
+                    self.count_open(&known);
                     still_open.push((scope, known));
                 }
                 outcome => {
-                    self.counts.subtract(&known.conflict.kind);
+                    self.counts.subtract(known.conflict.kind);
                     let what = Recurrence::new(address, scope, known.conflict.kind, &known.ids);
-                    let resolved = known.resolve(outcome, &leave_reason, at, (bounds, room));
+                    let resolved = known.resolve(outcome, &leave_reason, step, (&bounds, room));
                     self.ended
-                        .add(what, &resolved, at.now, bounds.open_conflicts);
-                    effects.push(Effect::Resolved(resolved));
+                        .add(what, &resolved, step.now, bounds.open_conflicts);
+                    step.effects.push(Effect::Resolved(resolved));
                 }
             }
         }
         for (scope, decision) in decisions {
             let Some(kind) = decision.kind else { continue };
             let ids = decision.claimants.iter().map(|c| c.id);
-            let rejected = self.room.reject(address, ids, decision.confidence, bounds);
+            let rejected = self.room.reject(address, ids, decision.confidence, &bounds);
             if let Some(is_new) = rejected {
                 refused += u64::from(is_new);
                 continue;
@@ -205,15 +191,15 @@ impl Lifecycle {
             self.counts.add(kind);
             let room = bounds.listed_claimants.saturating_sub(self.listed);
             let mut opened =
-                TrackedConflict::raise(address, scope, kind, decision, at, (bounds, room));
+                TrackedConflict::raise(address, scope, kind, decision, step, (&bounds, room));
             let what = Recurrence::new(address, scope, kind, &opened.ids);
-            let again = self.ended.take(&what, at.now);
-            let (id, repeats) = again.unwrap_or_else(|| (self.next_id(), 0));
+            let again = self.ended.take(&what, step.now);
+            let (id, repeats) = again.unwrap_or_else(|| (ConflictId(self.ids.next()), 0));
             let conflict = Arc::make_mut(&mut opened.conflict);
             (conflict.id, conflict.repeats) = (id, repeats);
-            effects.push(Effect::Raised(Arc::clone(&opened.conflict)));
-            self.room.open(&opened.ids);
-            self.listed += opened.conflict.claimants.len();
+            step.effects
+                .push(Effect::Raised(Arc::clone(&opened.conflict)));
+            self.count_open(&opened);
             still_open.push((scope, opened));
         }
         if !still_open.is_empty() {
@@ -224,25 +210,36 @@ impl Lifecycle {
 
     /// Replaces an open conflict with `conflict`, which is the same one with newer evidence, and
     /// reports it as updated. Its detection latency stays: nothing was detected.
-    pub(crate) fn refresh(
-        &mut self,
-        conflict: Conflict,
-        now: Timestamp,
-        settings: &Settings,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn refresh(&mut self, conflict: Conflict, step: &mut Step<'_>) {
         let address = conflict.address;
-        let Some(tracked) = self.tracked_mut(address, conflict.id) else {
+        let latency = conflict.latency();
+        let newer = Conflict {
+            updated_at: step.now,
+            decided_at: Timestamp(step.now.0.saturating_sub(latency)),
+            ..conflict
+        };
+        self.amend(address, newer.id, false, step, |known| *known = newer);
+    }
+
+    /// Changes an open conflict, which is reported as updated unless an effect contains the change (`is_reported`).
+    fn amend(
+        &mut self,
+        address: IpAddr,
+        id: ConflictId,
+        is_reported: bool,
+        step: &mut Step<'_>,
+        change: impl FnOnce(&mut Conflict),
+    ) {
+        let interval = self.settings.update_interval;
+        let Some(tracked) = self.tracked_mut(address, id) else {
             return;
         };
-        let latency = conflict.latency();
-        tracked.conflict = Arc::new(Conflict {
-            updated_at: now,
-            decided_at: Timestamp(now.0.saturating_sub(latency)),
-            ..conflict
-        });
+        change(Arc::make_mut(&mut tracked.conflict));
+        if is_reported {
+            return;
+        }
         tracked.has_unreported_change = true;
-        if let Some(due) = tracked.report_change(now, settings, effects) {
+        if let Some(due) = tracked.report_change(interval, step) {
             self.waiting.schedule(address, due);
         }
     }
@@ -266,44 +263,26 @@ impl Lifecycle {
         }
     }
 
-    /// Marks an open conflict as part of this sweep, or of none. If no effect contains it, `effects` are given.
+    /// Marks an open conflict as part of this sweep, or of none. `is_reported`: an effect contains it.
     pub(crate) fn set_sweep(
         &mut self,
         address: IpAddr,
         id: ConflictId,
         sweep: Option<AnomalyId>,
-        at: DecisionTime,
-        settings: &Settings,
-        effects: Option<&mut Vec<Effect>>,
+        is_reported: bool,
+        step: &mut Step<'_>,
     ) {
-        let Some(tracked) = self.tracked_mut(address, id) else {
-            return;
-        };
-        let conflict = Arc::make_mut(&mut tracked.conflict);
-        conflict.sweep = sweep;
-        conflict.updated_at = at.now;
-        conflict.decided_at = at.decided_at;
-        if let Some(effects) = effects {
-            tracked.has_unreported_change = true;
-            if let Some(due) = tracked.report_change(at.now, settings, effects) {
-                self.waiting.schedule(address, due);
-            }
-        }
-    }
-
-    /// Distinct across restarts by the seed, and within one run by the serial number.
-    fn next_id(&mut self) -> ConflictId {
-        self.serial += 1;
-        let high = mix(self.seed ^ mix(self.serial));
-        let low = mix(self.seed.rotate_left(32).wrapping_add(self.serial));
-        ConflictId((u128::from(high) << 64) | u128::from(low))
+        let (now, at) = (step.now, step.at);
+        self.amend(address, id, is_reported, step, |conflict| {
+            (conflict.sweep, conflict.updated_at, conflict.decided_at) = (sweep, now, at);
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::scope::NODE_WIDE;
+    use crate::model::NODE_WIDE;
 
     /// Applies the decision for these claimants of `address`.
     fn apply_decision(lifecycle: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) {
@@ -316,27 +295,20 @@ mod tests {
             is_one_pod: false,
             receiver: None,
         };
-        let at = DecisionTime {
+        let step = &mut Step {
             now: Timestamp(2),
-            decided_at: Timestamp(1),
+            at: Timestamp(1),
+            effects: &mut Vec::new(),
         };
-        let settings = Settings::default();
         let leave_reason = |_: &Claimant| LeaveReason::Expired;
         let decisions = vec![(NODE_WIDE, decision)];
-        let refused = lifecycle.apply(
-            address,
-            decisions,
-            leave_reason,
-            at,
-            &settings,
-            &mut Vec::new(),
-        );
+        let refused = lifecycle.apply(address, decisions, leave_reason, step);
         assert_eq!(refused, 0);
     }
 
     #[test]
     fn resolved_address_leaves_no_state() {
-        let mut lifecycle = Lifecycle::new(0);
+        let mut lifecycle = Lifecycle::new(&Arc::default());
         let address = IpAddr::from([10, 0, 0, 1]);
         let claimants = [1, 2].map(|device| {
             let id = ClaimantId::Device(device, 1);

@@ -1,22 +1,13 @@
 //! One open conflict: how it changes, which of its claimants are listed, and when a change is reported.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     model::{
-        conflict::{
-            Claimant, ClaimantId, Conflict, ConflictId, ConflictKind, ConflictScope, LeaveReason,
-        },
-        effect::Effect,
-        network::Network,
-        observation::Timestamp,
-        scope::Scope,
-        settings::{Bounds, Settings},
+        Bounds, Claimant, ClaimantId, Conflict, ConflictId, ConflictKind, ConflictScope, Effect,
+        LeaveReason, Network, Scope, Timestamp,
     },
-    track::{
-        lifecycle::{Decision, DecisionTime},
-        repeats::QUIET,
-    },
+    track::{Step, lifecycle::Decision, repeats::QUIET},
 };
 
 /// An open conflict, and what was reported of it.
@@ -42,25 +33,25 @@ impl TrackedConflict {
         }
     }
 
-    /// Reports what changed, or returns when it may be.
+    /// Reports what changed, or returns when it may be: `interval` after the last update.
     pub(crate) fn report_change(
         &mut self,
-        now: Timestamp,
-        settings: &Settings,
-        effects: &mut Vec<Effect>,
+        interval: Duration,
+        step: &mut Step<'_>,
     ) -> Option<Timestamp> {
         if !self.has_unreported_change {
             return None;
         }
-        if now < self.next_update {
+        if step.now < self.next_update {
             return Some(self.next_update);
         }
         self.has_unreported_change = false;
-        self.next_update = now + settings.update_interval;
+        self.next_update = step.now + interval;
         // The time that the update waited is no latency of the detection.
         let conflict = Arc::make_mut(&mut self.conflict);
-        conflict.decided_at = Timestamp(now.0.saturating_sub(conflict.latency()));
-        effects.push(Effect::Updated(Arc::clone(&self.conflict)));
+        conflict.decided_at = Timestamp(step.now.0.saturating_sub(conflict.latency()));
+        step.effects
+            .push(Effect::Updated(Arc::clone(&self.conflict)));
         None
     }
 
@@ -91,7 +82,7 @@ impl TrackedConflict {
         scope: Scope,
         kind: ConflictKind,
         decision: Decision,
-        at: DecisionTime,
+        step: &Step<'_>,
         limits: (&Bounds, usize),
     ) -> Self {
         let ids = decision.claimants.iter().map(|c| c.id).collect();
@@ -109,10 +100,10 @@ impl TrackedConflict {
             vlan: scope.vlan,
             kind,
             confidence,
-            raised_at: at.now,
-            updated_at: at.now,
+            raised_at: step.now,
+            updated_at: step.now,
             resolved_at: None,
-            decided_at: at.decided_at,
+            decided_at: step.at,
             traffic_goes_to,
             claimants,
             claimants_omitted,
@@ -128,7 +119,7 @@ impl TrackedConflict {
         kind: ConflictKind,
         decision: Decision,
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-        at: DecisionTime,
+        step: &Step<'_>,
         limits: (&Bounds, usize),
     ) -> bool {
         let conflict = Arc::make_mut(&mut self.conflict);
@@ -150,8 +141,8 @@ impl TrackedConflict {
                     conflict.traffic_goes_to.clone(),
                 );
         if changed {
-            conflict.updated_at = at.now;
-            conflict.decided_at = at.decided_at;
+            conflict.updated_at = step.now;
+            conflict.decided_at = step.at;
         }
         changed
     }
@@ -160,7 +151,7 @@ impl TrackedConflict {
         mut self,
         outcome: Option<Decision>,
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
-        at: DecisionTime,
+        step: &Step<'_>,
         limits: (&Bounds, usize),
     ) -> Arc<Conflict> {
         let remaining = outcome.unwrap_or(Decision {
@@ -183,9 +174,9 @@ impl TrackedConflict {
                 .retain(|c| c.left.is_some() || std::mem::take(&mut is_first));
         }
         conflict.traffic_goes_to = traffic_goes_to;
-        conflict.updated_at = at.now;
-        conflict.decided_at = at.decided_at;
-        conflict.resolved_at = Some(at.now);
+        conflict.updated_at = step.now;
+        conflict.decided_at = step.at;
+        conflict.resolved_at = Some(step.now);
         self.conflict
     }
 
@@ -279,10 +270,7 @@ fn list_limit((bounds, room): (&Bounds, usize)) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{
-        beginning::{Beginning, Seen},
-        conflict::{Confidence, Evidence, EvidenceKind},
-    };
+    use crate::model::{Beginning, Confidence, Evidence, EvidenceKind, Seen};
 
     #[test]
     fn claimants_beyond_the_bound_need_no_memory() {

@@ -66,24 +66,15 @@ fn contested_address_inside_a_flood_conflicts_at_once() {
     let mut node = node();
     flood(&mut node, 100);
     node.address(1, "10.0.0.200");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.200 duplicate certain: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.200 duplicate certain: veth2 veth1"]);
     node.address_gone(1, "10.0.0.200");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.200 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.200 duplicate certain: veth2 left veth1(address_removed)"]);
     // Nor are these without limit.
     node.address(1, "10.0.0.200");
     assert!(node.conflict_events().is_empty());
     node.wait_secs(1);
     node.read_pod_addresses(1, &["10.0.0.200"]);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.200 duplicate certain: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.200 duplicate certain: veth2 veth1"]);
 }
 
 #[test]
@@ -91,8 +82,5 @@ fn flood_of_one_pod_leaves_the_others_their_budget() {
     let mut node = node();
     flood(&mut node, 100);
     node.address(2, "10.0.0.0");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.0 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.0 duplicate certain: veth1 veth2"]);
 }

@@ -12,12 +12,9 @@ fn deleted_allocations_raise_drift_at_once() {
     assert!(node.anomaly_events().is_empty());
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     node.read_pool(&["10.0.0.2"], Completeness::Complete);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_drift 10.0.0.2 allocated"]
-    );
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.2 allocated"]);
 }
 
 #[test]
@@ -25,7 +22,7 @@ fn pool_older_than_the_address_is_read_again_first() {
     let mut node = synced_node();
     node.read_pool(&[], Completeness::Deleted);
     node.address(1, "10.0.0.2");
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     node.tick();
     node.read_pool(&["10.0.0.2"], Completeness::Complete);
     assert!(node.anomaly_events().is_empty());
@@ -51,14 +48,11 @@ fn unallocated_address_is_drift_after_two_seconds() {
     node.tick();
     node.read_pool(&[], Completeness::Complete);
     node.wait(Duration::from_millis(2500));
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     node.read_pool(&[], Completeness::Complete);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     node.address_gone(1, "10.0.0.2");
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_drift 10.0.0.2 address_gone"]
-    );
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.2 address_gone"]);
 }
 
 #[test]
@@ -78,12 +72,9 @@ fn unused_allocation_is_a_leak_after_ten_minutes() {
     node.wait_secs(599);
     assert!(node.anomaly_events().is_empty());
     node.wait_secs(2);
-    assert_eq!(node.anomaly_events(), ["raised ipam_leak 10.0.0.9"]);
+    node.expect_anomalies(["raised ipam_leak 10.0.0.9"]);
     node.address(2, "10.0.0.9");
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_leak 10.0.0.9 in_use"]
-    );
+    node.expect_anomalies(["resolved ipam_leak 10.0.0.9 in_use"]);
 }
 
 #[test]
@@ -113,25 +104,16 @@ fn restored_anomaly_continues_silently_or_resolves() {
             .any(|a| a.id == open[0].id)
     );
     node.wait_secs(30);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_drift 10.0.0.3 not_seen"]
-    );
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.3 not_seen"]);
 }
 
 #[test]
 fn gateway_unresolved_ends_when_device_is_gone_or_quiet() {
     let mut node = synced_node();
     node.observe(unanswered_probe(1, "169.254.1.1"));
-    assert_eq!(
-        node.anomaly_events(),
-        ["raised gateway_unresolved 169.254.1.1"]
-    );
+    node.expect_anomalies(["raised gateway_unresolved 169.254.1.1"]);
     node.wait_secs(61);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved gateway_unresolved 169.254.1.1 quiet"]
-    );
+    node.expect_anomalies(["resolved gateway_unresolved 169.254.1.1 quiet"]);
     node.observe(unanswered_probe(1, "169.254.1.1"));
     node.remove_link(1);
     let events = node.anomaly_events();
@@ -156,10 +138,7 @@ fn peer_on_the_pods_subnet_is_not_a_gateway() {
     assert!(node.anomaly_events().is_empty());
     // A pod with a host prefix has no subnet.
     node.observe(unanswered_probe(1, "10.9.9.9"));
-    assert_eq!(
-        node.anomaly_events(),
-        ["raised gateway_unresolved 10.9.9.9"]
-    );
+    node.expect_anomalies(["raised gateway_unresolved 10.9.9.9"]);
 }
 
 #[test]
@@ -172,13 +151,10 @@ fn route_astray_is_raised_after_the_grace_period() {
     node.wait_secs(4);
     assert!(node.anomaly_events().is_empty());
     node.wait_secs(2);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
     node.route_gone("10.0.0.2", 2);
     node.route("10.0.0.2", 1);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved route_astray 10.0.0.2 route_right"]
-    );
+    node.expect_anomalies(["resolved route_astray 10.0.0.2 route_right"]);
     // Without an earlier host route, a wider route proves nothing.
     node.address(2, "10.0.0.3");
     node.wait_secs(60);

@@ -74,6 +74,12 @@ impl Node {
         effects.into_iter().filter_map(text).collect()
     }
 
+    /// The anomaly events and pool requests since effects were last taken are these.
+    #[track_caller]
+    pub(super) fn expect_anomalies<const N: usize>(&mut self, events: [&str; N]) {
+        assert_eq!(self.anomaly_events(), events);
+    }
+
     /// One pod with 10.0.0.2 and 10.0.0.3 after a first snapshot, with these bounds.
     pub(super) fn with_two_addresses(bounds: Bounds) -> Self {
         let mut node = Self::with_bounds(bounds);

@@ -32,12 +32,9 @@ fn unconfirmed_restored_anomaly_resolves_after_twenty_seconds() {
     node.tick();
     node.read_pool(&["10.0.0.9"], Completeness::Complete);
     node.wait_secs(19);
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     node.wait_secs(1);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_drift 10.0.0.3 not_seen"]
-    );
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.3 not_seen"]);
 }
 
 #[test]
@@ -46,7 +43,7 @@ fn restored_anomaly_is_matched_by_address() {
     node.address(1, "10.0.0.2");
     node.tick();
     node.read_pool(&[], Completeness::Deleted);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.view().anomalies().len(), 2);
 }
 
@@ -57,10 +54,7 @@ fn restored_gateway_anomaly_is_matched_by_device() {
     before.effects.clear();
     let mut node = next(&before);
     node.observe(unanswered_probe(2, "169.254.1.1"));
-    assert_eq!(
-        node.anomaly_events(),
-        ["raised gateway_unresolved 169.254.1.1"]
-    );
+    node.expect_anomalies(["raised gateway_unresolved 169.254.1.1"]);
     node.observe(unanswered_probe(1, "169.254.1.1"));
     assert!(node.anomaly_events().is_empty(), "restored");
     assert_eq!(node.engine.view().anomalies().len(), 2);
@@ -91,9 +85,9 @@ fn pending_anomalies_are_bounded_and_refusals_counted() {
     node.tick();
     node.read_pool(&[], Completeness::Complete);
     node.wait_secs(3);
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     node.read_pool(&[], Completeness::Complete);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.view().anomalies_refused(), 1);
 }
 
@@ -135,7 +129,7 @@ fn restored_drift_with_another_cause_is_decided_anew() {
     node.update_pool(pool);
     let decided_at = node.engine.view().anomalies()[0].decided_at;
     assert_eq!(decided_at, node.now);
-    assert_eq!(node.anomaly_events(), ["updated ipam_drift 10.0.0.3"]);
+    node.expect_anomalies(["updated ipam_drift 10.0.0.3"]);
 }
 
 #[test]

@@ -37,10 +37,7 @@ fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
     assert_eq!(node.engine.view().drop_counters().kernel_entries, 90);
     node.frame(2, "10.0.0.1");
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth2 veth3"]);
 }
 
 #[test]
@@ -53,14 +50,11 @@ fn full_device_still_conflicts_with_earlier_claims_of_others() {
     node.frame(1, "10.0.0.1");
     node.address(1, "10.0.0.2");
     node.neighbour(1, "10.0.0.3", mac(1), NudState::Reachable);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate observed: veth2 veth1",
-            "raised 10.0.0.2 duplicate certain: veth2 veth1",
-            "raised 10.0.0.3 duplicate observed: veth2 veth1",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate observed: veth2 veth1",
+        "raised 10.0.0.2 duplicate certain: veth2 veth1",
+        "raised 10.0.0.3 duplicate observed: veth2 veth1",
+    ]);
     // What is contested stays.
     flood(&mut node, 1);
     assert!(node.conflict_events().is_empty());
@@ -94,13 +88,10 @@ fn address_beyond_the_bound_conflicts_with_a_later_claim() {
     // By any other claim, and between devices beyond their bounds.
     node.frame(5, "10.1.2.98");
     node.address(2, "10.1.2.97");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.1.2.98 duplicate observed: veth1 veth5",
-            "raised 10.1.2.97 duplicate certain: veth1 veth2",
-        ]
-    );
+    node.expect([
+        "raised 10.1.2.98 duplicate observed: veth1 veth5",
+        "raised 10.1.2.97 duplicate certain: veth1 veth2",
+    ]);
 }
 
 #[test]
@@ -213,10 +204,9 @@ fn mac_flood_of_one_port_keeps_entries_of_other_ports() {
     assert_eq!(node.conflict_events().len(), 1);
     // A MAC that moves to a port at its bound resolves to no port.
     node.fdb(9, 1, mac(2));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:02(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:02(expired)",
+    ]);
 }
 
 #[test]
@@ -261,23 +251,17 @@ fn claimants_over_the_bound_are_counted_in_the_conflict() {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate certain: veth1 veth2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 +1",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate certain: veth1 veth2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 +1",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
+    ]);
     node.remove_link(1);
     node.remove_link(4);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth2 veth3 +1 left veth1(device_removed)",
-            "updated 10.0.0.1 duplicate certain: veth2 veth3 left veth1(device_removed)",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth2 veth3 +1 left veth1(device_removed)",
+        "updated 10.0.0.1 duplicate certain: veth2 veth3 left veth1(device_removed)",
+    ]);
 }
 
 #[test]
@@ -291,29 +275,20 @@ fn receiver_beyond_the_bound_takes_a_place_in_the_list() {
         node.pod(ifindex);
         node.address(ifindex, "10.0.0.1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate certain: veth1 veth2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth3 +1 -> veth3",
-            "updated 10.0.0.1 duplicate certain: veth1 veth3 +2 -> veth3",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate certain: veth1 veth2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth3 +1 -> veth3",
+        "updated 10.0.0.1 duplicate certain: veth1 veth3 +2 -> veth3",
+    ]);
     node.route_gone("10.0.0.1", 3);
     node.route("10.0.0.1", 4);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth4 +2 -> veth4",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 +2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth4 +2 -> veth4",
+    ]);
     // Not listed, so not among those that left.
     node.remove_link(2);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth4 +1 -> veth4"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth4 +1 -> veth4"]);
 }
 
 #[test]
@@ -436,13 +411,10 @@ fn conflicts_of_a_few_devices_take_no_room_from_others() {
     node.frame(6, "10.0.3.1");
     node.address(5, "10.0.3.2");
     node.address(1, "10.0.3.2");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.3.1 duplicate observed: veth5 veth6",
-            "raised 10.0.3.2 duplicate certain: veth5 veth1",
-        ]
-    );
+    node.expect([
+        "raised 10.0.3.1 duplicate observed: veth5 veth6",
+        "raised 10.0.3.2 duplicate certain: veth5 veth1",
+    ]);
 }
 
 /// All of the room for conflicts of devices that take part in many is used up, and stays so.
@@ -473,11 +445,8 @@ fn conflict_with_reserved_room_is_tried_again_at_the_bound() {
     assert_eq!(node.open_conflicts().len(), 8, "no room");
     node.conflict_events();
     node.address_gone(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)",
-            "raised 10.0.0.20 duplicate certain: veth5 veth6",
-        ]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)",
+        "raised 10.0.0.20 duplicate certain: veth5 veth6",
+    ]);
 }

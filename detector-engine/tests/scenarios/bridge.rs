@@ -36,10 +36,7 @@ fn fdb_entry_learned_after_the_neighbour_creates_the_claim() {
         "no port is known for the MAC"
     );
     node.fdb(9, 1, mac(7));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 br9/02:00:00:00:00:07"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth2 br9/02:00:00:00:00:07"]);
 }
 
 #[test]
@@ -47,15 +44,11 @@ fn permanent_entry_without_port_claims_by_bridge_and_mac() {
     let mut node = Node::with_bridge(2);
     node.frame(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07"]);
     node.fdb(9, 2, mac(7));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:07(expired)"]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:07(expired)",
+    ]);
 }
 
 #[test]
@@ -71,10 +64,7 @@ fn unresolved_mac_of_a_known_claimant_is_not_a_second_one() {
         mac: mac(3),
         ..frame(1, "10.0.0.1")
     }));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:01"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:01"]);
 }
 
 #[test]
@@ -90,10 +80,7 @@ fn mac_behind_an_uplink_is_not_a_pod_claim() {
     assert!(node.conflict_events().is_empty());
     // Whoever administers the node says that the address is there.
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]);
 }
 
 #[test]
@@ -102,15 +89,11 @@ fn aged_fdb_entry_still_resolves_the_port() {
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb_gone(9, 1, mac(1));
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]);
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)",
+    ]);
 }
 
 #[test]
@@ -134,10 +117,9 @@ fn claim_follows_a_mac_that_moves_to_another_port() {
     node.address(2, "10.0.0.1");
     node.conflict_events();
     node.fdb(9, 2, mac(1));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)",
+    ]);
     let claims = node.engine.view().claims_of(ip("10.0.0.1"), node.now);
     assert_eq!(
         evidence_text(&claims[0].claimant),
@@ -153,10 +135,9 @@ fn fdb_removal_at_another_port_implies_a_missed_move() {
     node.conflict_events();
     // The kernel reports a move only by the new entry: that one was missed.
     node.fdb_gone(9, 2, mac(1));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)",
+    ]);
 }
 
 #[test]
@@ -170,10 +151,7 @@ fn mac_in_several_vlans_resolves_by_the_lowest_vlan() {
     node.observe(Observation::Fdb(entry(20, 2)));
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth2"]);
     node.observe(Observation::FdbGone(entry(1, 1)));
     assert_eq!(
         node.conflict_events(),
@@ -205,12 +183,7 @@ fn flapping_entry_shows_both_hardware_addresses() {
     node.wait_secs(179);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"]);
 }
 
 /// As keepalived moves an address to and fro: the entry returns, but only one pod has the address.
@@ -229,13 +202,10 @@ fn handover_behind_a_bridge_is_not_flapping() {
     node.address(1, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Stale);
     node.address_gone(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate certain: veth2 veth1",
-            "resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate certain: veth2 veth1",
+        "resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)",
+    ]);
 }
 
 #[test]
@@ -265,10 +235,9 @@ fn holder_before_the_flapping_does_not_participate() {
     for port in [3, 1, 2, 1] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01",
+    ]);
 }
 
 #[test]
@@ -281,12 +250,7 @@ fn flapping_ports_stay_when_a_third_takes_over() {
     }
     node.conflict_events();
     node.neighbour(9, "10.0.0.1", mac(3), NudState::Reachable);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01 br9/02:00:00:00:00:03"
-        ]
-    );
+    node.expect(["updated 10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01 br9/02:00:00:00:00:03"]);
 }
 
 #[test]
@@ -307,12 +271,7 @@ fn removed_pod_address_ends_participation_in_flapping() {
     }
     node.conflict_events();
     node.address_gone(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"]);
 }
 
 #[test]
@@ -320,15 +279,11 @@ fn stale_entry_is_refuted_by_the_ports_namespace() {
     let mut node = Node::with_bridge(2);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Stale);
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2"]);
     node.read_pod_addresses(1, &[]);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)",
+    ]);
 }
 
 #[test]
@@ -338,10 +293,9 @@ fn port_leaving_the_bridge_withdraws_its_claims() {
     node.address(2, "10.0.0.1");
     node.conflict_events();
     node.pod(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(expired)",
+    ]);
     // Its FDB entries are removed, and not kept as those of a quiet pod.
     node.fdb_gone(9, 1, mac(1));
     assert!(node.conflict_events().is_empty());
@@ -354,10 +308,9 @@ fn removed_bridge_withdraws_its_claims() {
     node.address(2, "10.0.0.1");
     node.conflict_events();
     node.remove_link(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)",
+    ]);
 }
 
 #[test]
@@ -366,10 +319,7 @@ fn flapping_ports_stay_when_an_unknown_mac_takes_over() {
     for port in [1, 2, 1, 7] {
         node.neighbour(9, "10.0.0.1", mac(port), NudState::Reachable);
     }
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
-    );
+    node.expect_open(["10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]);
 }
 
 #[test]
@@ -380,8 +330,7 @@ fn bridge_index_reused_by_an_uplink_withdraws_claims() {
     node.conflict_events();
     // The removal of the bridge was missed, and its index now belongs to an uplink.
     node.link(uplink(9));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:01(device_removed)",
+    ]);
 }

@@ -76,12 +76,7 @@ fn former_lladdrs_of_another_bridge_are_discarded() {
     dump.fdb = vec![fdb(9, 1, mac(1)), fdb(9, 2, mac(2))];
     dump.neighbours = vec![neighbour(9, "10.0.0.1", mac(1), NudState::Reachable)];
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate observed: br0/02:00:00:00:00:01 left br9/02:00:00:00:00:02(device_removed) left br9/02:00:00:00:00:01(device_removed)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: br0/02:00:00:00:00:01 left br9/02:00:00:00:00:02(device_removed) left br9/02:00:00:00:00:01(device_removed)"]);
 }
 
 #[test]
@@ -95,10 +90,7 @@ fn restored_flapping_ignores_the_order_of_devices() {
     let mut node = next(&node);
     node.resync(snapshot(&[(3, &[]), (2, &[]), (1, &[])]));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.9.0.1 flapping observed: veth1 veth2"]
-    );
+    node.expect_open(["10.9.0.1 flapping observed: veth1 veth2"]);
 }
 
 #[test]
@@ -196,10 +188,5 @@ fn claimant_behind_a_renamed_bridge_has_left() {
     dump.host = bridge_addresses(9);
     dump.neighbours = vec![neighbour(9, "10.0.0.1", mac(7), NudState::Permanent)];
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate observed: veth1 br0/02:00:00:00:00:07 left br9/02:00:00:00:00:07(device_removed)"
-        ]
-    );
+    node.expect(["updated 10.0.0.1 duplicate observed: veth1 br0/02:00:00:00:00:07 left br9/02:00:00:00:00:07(device_removed)"]);
 }

@@ -91,10 +91,7 @@ fn namespace_refutes_entries_until_its_peer_is_lost() {
     node.link(with_alias(pod(1)));
     assert!(node.conflict_events().is_empty());
     peer_lost(&mut node);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 #[test]

@@ -8,19 +8,13 @@ fn second_assigned_address_raises_at_once() {
     node.address(1, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
 fn two_frame_claims_raise() {
     let mut node = Node::with_observed_duplicate();
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -47,10 +41,7 @@ fn permanent_neighbours_are_certain() {
     let mut node = Node::with_pods(2);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Permanent);
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Permanent);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -58,15 +49,9 @@ fn conflict_is_certain_only_with_two_certain_claimants() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     node.frame(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -140,10 +125,7 @@ fn returning_claimant_is_no_longer_listed_as_left() {
     node.address_gone(3, "10.0.0.1");
     node.conflict_events();
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2 veth3"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2 veth3"]);
 }
 
 #[test]
@@ -153,13 +135,10 @@ fn conflicts_in_both_families_are_separate() {
         node.address(ifindex, "10.0.0.1");
         node.address(ifindex, "2001:db8::1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate certain: veth1 veth2",
-            "raised 2001:db8::1 duplicate certain: veth1 veth2"
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate certain: veth1 veth2",
+        "raised 2001:db8::1 duplicate certain: veth1 veth2",
+    ]);
 }
 
 #[test]

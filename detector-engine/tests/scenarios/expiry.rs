@@ -13,10 +13,7 @@ fn frame_only_claim_expires() {
     node.wait_secs(299);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
     node.wait_secs(300);
     assert!(node.engine.view().addresses().is_empty());
     assert!(node.engine.next_deadline().is_none());
@@ -60,10 +57,7 @@ fn assigned_address_keeps_frame_evidence_until_removed() {
     let open = node.engine.view().conflicts(node.now);
     assert_eq!(evidence_text(&open[0].claimants[0]), ["address", "arp"]);
     node.address_gone(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]);
 }
 
 #[test]
@@ -76,10 +70,7 @@ fn neighbour_entry_outlives_frame_evidence() {
     node.wait_secs(700);
     assert!(node.conflict_events().is_empty());
     node.neighbour_gone(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]

@@ -38,10 +38,7 @@ fn fifth_move_raises_and_a_quiet_window_resolves() {
     }
     assert!(node.conflict_events().is_empty(), "four moves are normal");
     node.address(2, VIP);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping certain: veth1 veth2"]);
     node.wait_secs(139);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
@@ -96,10 +93,7 @@ fn alternating_frame_claims_flap() {
         node.frame(2, VIP);
         node.wait_secs(15);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping observed: veth1 veth2"]);
 }
 
 #[test]
@@ -121,10 +115,7 @@ fn confirmed_neighbour_entries_count_as_moves() {
         node.neighbour(holder, VIP, mac(1), NudState::Stale);
         node.neighbour(holder, VIP, mac(1), NudState::Reachable);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping observed: veth1 veth2"]);
 }
 
 #[test]
@@ -137,20 +128,12 @@ fn flapping_resolves_with_the_last_but_one_participant() {
     }
     node.conflict_events();
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.9.0.1 flapping certain: veth2 veth3 left veth1(device_removed)"]
-    );
+    node.expect(["updated 10.9.0.1 flapping certain: veth2 veth3 left veth1(device_removed)"]);
     // The last holder keeps the address.
     node.address(2, VIP);
     assert!(node.conflict_events().is_empty());
     node.remove_link(3);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.9.0.1 flapping certain: veth2 left veth1(device_removed) left veth3(device_removed)"
-        ]
-    );
+    node.expect(["resolved 10.9.0.1 flapping certain: veth2 left veth1(device_removed) left veth3(device_removed)"]);
     node.wait_secs(181);
     assert!(node.conflict_events().is_empty());
     assert!(node.engine.next_deadline().is_none());
@@ -163,19 +146,13 @@ fn moves_of_removed_participants_still_count() {
         node.frame(1 + turn % 2, VIP);
     }
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.9.0.1 flapping observed: veth1 veth2",
-            "resolved 10.9.0.1 flapping observed: veth2 left veth1(device_removed)",
-        ]
-    );
+    node.expect([
+        "raised 10.9.0.1 flapping observed: veth1 veth2",
+        "resolved 10.9.0.1 flapping observed: veth2 left veth1(device_removed)",
+    ]);
     // The sixth move within the window.
     node.frame(3, VIP);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping observed: veth2 veth3"]
-    );
+    node.expect(["raised 10.9.0.1 flapping observed: veth2 veth3"]);
 }
 
 #[test]
@@ -198,10 +175,7 @@ fn last_holder_remains_when_the_window_ends() {
         node.address(1 + turn % 2, VIP);
         node.address_gone(1 + turn % 2, VIP);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping certain: veth3 veth2 veth1 -> veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping certain: veth3 veth2 veth1 -> veth2"]);
     node.address(2, VIP);
     // The third device has the address all the time, and takes no part any more.
     node.wait_secs(60);
@@ -212,17 +186,9 @@ fn last_holder_remains_when_the_window_ends() {
         node.address(2, VIP);
         node.wait_secs(20);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.9.0.1 flapping certain: veth1 veth2 left veth3(expired) -> veth2"]
-    );
+    node.expect(["updated 10.9.0.1 flapping certain: veth1 veth2 left veth3(expired) -> veth2"]);
     node.wait_secs(181);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.9.0.1 flapping certain: veth2 left veth3(expired) left veth1(address_removed) -> veth2"
-        ]
-    );
+    node.expect(["resolved 10.9.0.1 flapping certain: veth2 left veth3(expired) left veth1(address_removed) -> veth2"]);
 }
 
 #[test]
@@ -240,10 +206,7 @@ fn participant_leaves_when_its_part_leaves_the_window() {
     node.wait_secs(149);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(2);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.9.0.1 flapping observed: veth1 veth2 left veth3(expired)"]
-    );
+    node.expect(["updated 10.9.0.1 flapping observed: veth1 veth2 left veth3(expired)"]);
 }
 
 #[test]
@@ -266,10 +229,7 @@ fn overlapping_handover_counts_as_a_move() {
         node.address(next, VIP);
         node.address_gone(last, VIP);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping certain: veth1 veth2"]);
 }
 
 #[test]
@@ -291,10 +251,7 @@ fn alternating_bridge_entries_count_as_moves() {
     for turn in 0..5 {
         node.neighbour(9, VIP, mac(1 + turn % 2), NudState::Reachable);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.9.0.1 flapping certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.9.0.1 flapping certain: veth1 veth2"]);
 }
 
 #[test]
@@ -340,10 +297,7 @@ fn participants_show_their_current_evidence() {
     for holder in 1..=2 {
         node.neighbour(holder.into(), VIP, mac(holder), NudState::Permanent);
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.9.0.1 flapping certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.9.0.1 flapping certain: veth1 veth2"]);
 }
 
 #[test]

@@ -58,16 +58,10 @@ fn sender_is_the_claimant_and_not_the_hardware_address() {
             node.neighbour(9, VICTIM, mac(port), NudState::Stale);
         }
         node.neighbour(9, VICTIM, mac(2), NudState::Reachable);
-        assert_eq!(
-            node.open_conflicts(),
-            ["10.0.0.1 duplicate observed: veth1 veth3"]
-        );
+        node.expect_open(["10.0.0.1 duplicate observed: veth1 veth3"]);
         // Nor is it once the attacker sends with its own.
         forge(&mut node, VICTIM, mac(3));
-        assert_eq!(
-            node.open_conflicts(),
-            ["10.0.0.1 duplicate observed: veth1 veth3"]
-        );
+        node.expect_open(["10.0.0.1 duplicate observed: veth1 veth3"]);
     }
 }
 
@@ -78,10 +72,7 @@ fn address_of_the_node_is_not_claimed_by_an_innocent_pod() {
     flap(&mut node, "10.0.0.254", 9);
     assert!(node.conflict_events().is_empty());
     forge(&mut node, "10.0.0.254", mac(2));
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.254 host observed: node/br9 veth3 -> br9"]
-    );
+    node.expect_open(["10.0.0.254 host observed: node/br9 veth3 -> br9"]);
 }
 
 #[test]
@@ -134,15 +125,11 @@ fn entry_from_before_the_start_names_no_port() {
 fn entry_of_a_silent_program_counts_for_it_once_it_speaks() {
     let mut node = node_with_programs();
     node.neighbour(9, VICTIM, mac(2), NudState::Reachable);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:02"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:02"]);
     node.frame(2, VICTIM);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:02(expired)"]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate observed: veth1 veth2 left br9/02:00:00:00:00:02(expired)",
+    ]);
 }
 
 /// A frame with the victim's hardware address as its source moves the forwarding entry.

@@ -56,15 +56,9 @@ fn address_on_lo_conflicts_with_the_pod_that_has_it() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     node.read_further(2, &["10.0.0.2"], &["10.0.0.1"]);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
     node.read_further(2, &["10.0.0.2"], &[]);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]);
 }
 
 #[test]
@@ -75,10 +69,7 @@ fn shared_address_on_lo_of_several_pods_is_no_conflict() {
     assert!(node.conflict_events().is_empty());
     // Both pods answer for it as soon as a third one uses it.
     node.address(3, "10.0.0.9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.9 duplicate certain: veth1 veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.9 duplicate certain: veth1 veth2 veth3"]);
 }
 
 #[test]
@@ -89,10 +80,7 @@ fn address_on_lo_does_not_conflict_with_the_node() {
     node.read_further(1, &["10.0.0.1"], &["10.96.0.1"]);
     assert!(node.conflict_events().is_empty());
     node.frame(1, "10.96.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.96.0.1 host certain: node/eth9 veth1 -> eth9"]
-    );
+    node.expect(["raised 10.96.0.1 host certain: node/eth9 veth1 -> eth9"]);
 }
 
 /// Two routed pods have 10.0.0.9 on `lo`, and a third pod.
@@ -128,10 +116,7 @@ fn used_ipv6_anycast_address_is_no_conflict() {
     // The pod that has it on its device.
     node.pod(3);
     node.address(3, "2001:db8::9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 2001:db8::9 duplicate observed: veth1 veth2 veth3"]
-    );
+    node.expect(["raised 2001:db8::9 duplicate observed: veth1 veth2 veth3"]);
 }
 
 #[test]
@@ -147,10 +132,7 @@ fn anycast_address_used_by_a_pod_without_it_raises() {
     let mut node = anycast();
     node.frame(1, "10.0.0.9");
     node.frame(3, "10.0.0.9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.9 duplicate observed: veth1 veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.9 duplicate observed: veth1 veth2 veth3"]);
     node.remove_link(3);
     let resolved = "resolved 10.0.0.9 duplicate observed: veth1 left veth2(expired) \
                     left veth3(device_removed)";
@@ -163,20 +145,14 @@ fn address_of_another_on_lo_hides_no_frames() {
     node.address(1, "10.0.0.1");
     node.read_silent(2, "10.0.0.1");
     node.frame(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
     // A pod whose stack is a program's: nothing assigned shows the address.
     let mut node = Node::with_pods(2);
     node.read_pod_addresses(1, &[]);
     node.frame(1, "10.0.0.7");
     node.read_silent(2, "10.0.0.7");
     node.frame(2, "10.0.0.7");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.7 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.7 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -184,17 +160,11 @@ fn address_on_lo_and_on_the_device_is_not_shared() {
     let mut node = Node::with_pods(2);
     node.read_further(1, &["10.0.0.9"], &["10.0.0.9"]);
     node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.9 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.9 duplicate certain: veth1 veth2"]);
     // A static entry of the node is not the pod's doing.
     let mut node = anycast();
     node.neighbour(1, "10.0.0.9", mac(1), NudState::Permanent);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.9 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.9 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -256,10 +226,7 @@ fn removed_device_takes_its_further_addresses_along() {
     node.read_further(2, &["10.0.0.2"], &["10.0.0.1"]);
     node.conflict_events();
     node.remove_link(2);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(device_removed)"]);
     assert_eq!(node.engine.view().addresses(), [ip("10.0.0.1")]);
 }
 
@@ -276,10 +243,7 @@ fn address_beyond_the_bound_on_lo_conflicts_with_an_earlier_pod() {
     let on_lo: Vec<_> = many.iter().map(String::as_str).collect();
     node.address(1, on_lo[1400]);
     node.read_further(2, &["10.0.0.2"], &on_lo);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.1.5.120 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.1.5.120 duplicate certain: veth1 veth2"]);
     assert!(node.engine.view().addresses().len() <= 1027);
 }
 
@@ -293,10 +257,7 @@ fn address_beyond_the_bound_on_lo_conflicts_with_a_later_pod() {
     node.address(1, on_lo[1400]);
     assert_eq!(node.device_effects(), ["read veth2#2"]);
     node.read_further(2, &["10.0.0.2"], &on_lo);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.1.5.120 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.1.5.120 duplicate certain: veth1 veth2"]);
     node.remove_link(2);
     node.address(1, on_lo[1401]);
     assert_eq!(node.device_effects(), ["detach veth2#2"]);

@@ -197,10 +197,7 @@ fn anomaly_resolves_after_a_quiet_minute() {
     node.wait(Duration::from_millis(59_999));
     assert!(node.anomaly_events().is_empty());
     node.wait(Duration::from_millis(1));
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved gateway_unresolved 169.254.1.1 quiet"]
-    );
+    node.expect_anomalies(["resolved gateway_unresolved 169.254.1.1 quiet"]);
     assert!(node.engine.next_deadline().is_none());
     node.observe(unanswered_probe(1, GATEWAY));
     assert_eq!(node.anomaly_events(), [RAISED], "raised again");
@@ -215,10 +212,7 @@ fn anomaly_stays_open_while_probes_continue() {
     }
     assert!(node.anomaly_events().is_empty());
     node.wait_secs(60);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved gateway_unresolved 169.254.1.1 quiet"]
-    );
+    node.expect_anomalies(["resolved gateway_unresolved 169.254.1.1 quiet"]);
 }
 
 #[test]
@@ -226,10 +220,7 @@ fn replaced_device_resolves_the_anomaly() {
     let mut node = gateway_unresolved();
     node.observe(Observation::NotificationsLost);
     node.link(renamed(pod(1), "vethX"));
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved gateway_unresolved 169.254.1.1 device_gone"]
-    );
+    node.expect_anomalies(["resolved gateway_unresolved 169.254.1.1 device_gone"]);
     node.wait_secs(60);
     assert!(node.engine.next_deadline().is_none(), "no longer tracked");
 }
@@ -289,10 +280,7 @@ fn quiet_time_is_per_pod() {
     node.wait_secs(30);
     assert_eq!(probe_gateway(&mut node, 2, GATEWAY), [RAISED]);
     node.wait_secs(30);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved gateway_unresolved 169.254.1.1 quiet"]
-    );
+    node.expect_anomalies(["resolved gateway_unresolved 169.254.1.1 quiet"]);
     assert_eq!(node.engine.view().anomalies().len(), 1);
     node.wait_secs(30);
     assert!(node.engine.view().anomalies().is_empty());

@@ -8,10 +8,7 @@ fn pod_claiming_a_host_address_is_a_host_conflict() {
     node.link(uplink(9));
     node.host(9, "192.0.2.1");
     node.frame(1, "192.0.2.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 192.0.2.1 host observed: node/eth9 veth1 -> eth9"]
-    );
+    node.expect(["raised 192.0.2.1 host observed: node/eth9 veth1 -> eth9"]);
 }
 
 #[test]
@@ -21,15 +18,9 @@ fn host_address_added_after_the_pods_is_a_conflict() {
     node.link(uplink(9));
     assert!(node.conflict_events().is_empty());
     node.host(9, "10.244.0.0");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.244.0.0 host certain: veth1 node/eth9 -> eth9"]
-    );
+    node.expect(["raised 10.244.0.0 host certain: veth1 node/eth9 -> eth9"]);
     node.host_gone(9, "10.244.0.0");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.244.0.0 host certain: veth1 left node/eth9(address_removed)"]
-    );
+    node.expect(["resolved 10.244.0.0 host certain: veth1 left node/eth9(address_removed)"]);
 }
 
 #[test]
@@ -39,10 +30,7 @@ fn host_address_counts_once_its_link_is_known() {
     node.host(9, "10.244.0.0");
     assert!(node.conflict_events().is_empty());
     node.link(uplink(9));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.244.0.0 host certain: veth1 node/eth9 -> eth9"]
-    );
+    node.expect(["raised 10.244.0.0 host certain: veth1 node/eth9 -> eth9"]);
 }
 
 #[test]
@@ -71,10 +59,7 @@ fn host_claimant_is_named_by_an_uplink_if_it_has_one() {
         node.host(ifindex, "10.244.0.1");
     }
     node.frame(2, "10.244.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.244.0.1 host observed: node/eth9 veth2 -> eth9"]
-    );
+    node.expect(["raised 10.244.0.1 host observed: node/eth9 veth2 -> eth9"]);
 }
 
 #[test]
@@ -84,10 +69,7 @@ fn bridge_address_claimed_by_a_port_is_a_host_conflict() {
     node.port(1, 9);
     node.host(9, "10.244.0.1");
     node.address(1, "10.244.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.244.0.1 host certain: node/br9 veth1 -> br9"]
-    );
+    node.expect(["raised 10.244.0.1 host certain: node/br9 veth1 -> br9"]);
 }
 
 #[test]
@@ -118,10 +100,7 @@ fn removed_link_withdraws_its_host_addresses() {
     node.address(1, "10.0.0.1");
     node.conflict_events();
     node.remove_link(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 host certain: veth1 left node/eth9(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 host certain: veth1 left node/eth9(device_removed)"]);
 }
 
 #[test]
@@ -140,8 +119,5 @@ fn probe_for_a_host_address_is_a_host_conflict() {
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
     node.probe(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 host observed: node/eth9 veth1 -> eth9"]
-    );
+    node.expect(["raised 10.0.0.1 host observed: node/eth9 veth1 -> eth9"]);
 }

@@ -25,9 +25,9 @@ fn nothing_is_concluded_before_the_first_snapshot() {
         pods: vec![pod_addresses(1, &["10.0.0.2"])],
         ..Snapshot::default()
     });
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     node.wait_secs(601);
-    assert_eq!(node.anomaly_events(), ["raised ipam_leak 10.0.0.9"]);
+    node.expect_anomalies(["raised ipam_leak 10.0.0.9"]);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn partial_pool_update_checks_only_changed_addresses() {
     let update = PoolUpdate::Read(pool, touched);
     node.engine
         .step(node.now, update.observed(node.now), &mut node.effects);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
 }
 
 /// One advertisement with the pods' prefix gives each pod an address that no IPAM knows.
@@ -61,7 +61,7 @@ fn autoconfigured_address_is_no_drift() {
     node.address(2, "10.0.0.2");
     assert_eq!(node.engine.view().conflicts(node.now).len(), 1);
     // Somebody assigned it there.
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
 }
 
 #[test]
@@ -71,20 +71,14 @@ fn removed_pool_resolves_its_anomalies() {
     node.tick();
     node.read_pool(&["10.0.0.9"], Completeness::Deleted);
     node.wait_secs(601);
-    assert_eq!(
-        node.anomaly_events(),
-        ["raised ipam_drift 10.0.0.2", "raised ipam_leak 10.0.0.9"]
-    );
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2", "raised ipam_leak 10.0.0.9"]);
     let update = PoolUpdate::Gone(PoolId(1));
     node.engine
         .step(node.now, update.observed(node.now), &mut node.effects);
-    assert_eq!(
-        node.anomaly_events(),
-        [
-            "resolved ipam_drift 10.0.0.2 not_seen",
-            "resolved ipam_leak 10.0.0.9 released"
-        ]
-    );
+    node.expect_anomalies([
+        "resolved ipam_drift 10.0.0.2 not_seen",
+        "resolved ipam_leak 10.0.0.9 released",
+    ]);
 }
 
 #[test]
@@ -131,17 +125,14 @@ fn anomaly_over_the_bound_is_raised_once_there_is_room() {
         ..Bounds::default()
     });
     delete_allocations(&mut node);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     assert_eq!(node.engine.view().anomalies_refused(), 1);
     node.address_gone(1, "10.0.0.2");
     node.wait_secs(61);
-    assert_eq!(
-        node.anomaly_events(),
-        [
-            "resolved ipam_drift 10.0.0.2 address_gone",
-            "raised ipam_drift 10.0.0.3"
-        ]
-    );
+    node.expect_anomalies([
+        "resolved ipam_drift 10.0.0.2 address_gone",
+        "raised ipam_drift 10.0.0.3",
+    ]);
 }
 
 #[test]
@@ -153,20 +144,14 @@ fn anomalies_of_one_device_take_no_room_from_others() {
     node.pod(2);
     node.address(2, "10.0.0.4");
     delete_allocations(&mut node);
-    assert_eq!(
-        node.anomaly_events(),
-        ["raised ipam_drift 10.0.0.2", "raised ipam_drift 10.0.0.4"]
-    );
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2", "raised ipam_drift 10.0.0.4"]);
     assert_eq!(node.engine.view().anomalies_refused(), 1);
     node.address_gone(1, "10.0.0.2");
     node.wait_secs(61);
-    assert_eq!(
-        node.anomaly_events(),
-        [
-            "resolved ipam_drift 10.0.0.2 address_gone",
-            "raised ipam_drift 10.0.0.3"
-        ]
-    );
+    node.expect_anomalies([
+        "resolved ipam_drift 10.0.0.2 address_gone",
+        "raised ipam_drift 10.0.0.3",
+    ]);
 }
 
 #[test]
@@ -197,7 +182,7 @@ fn allowed_address_is_a_leak_only_if_no_pod_has_it() {
     assert!(node.anomaly_events().is_empty());
     node.address_gone(1, "10.0.0.2");
     node.wait_secs(601);
-    assert_eq!(node.anomaly_events(), ["raised ipam_leak 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_leak 10.0.0.2"]);
 }
 
 #[test]
@@ -216,7 +201,7 @@ fn frame_claim_of_an_unreadable_pod_can_be_drift() {
     node.pod(3);
     node.frame(3, "10.0.0.2");
     delete_allocations(&mut node);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
 }
 
 #[test]
@@ -231,7 +216,7 @@ fn unreadable_pod_suppresses_leaks_but_an_uplink_does_not() {
     node.remove_link(3);
     node.frame(2, "10.0.0.9");
     node.wait_secs(1300);
-    assert_eq!(node.anomaly_events(), ["raised ipam_leak 10.0.0.9"]);
+    node.expect_anomalies(["raised ipam_leak 10.0.0.9"]);
 }
 
 /// A complete read of the pool, one millisecond later.
@@ -253,7 +238,7 @@ fn first_read_of_a_pool_checks_every_address() {
     let update = PoolUpdate::Read(pool, ChangedAddresses::Only(Vec::new()));
     node.engine
         .step(node.now, update.observed(node.now), &mut node.effects);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
 }
 
 #[test]
@@ -263,7 +248,7 @@ fn pool_read_is_requested_once_until_it_arrives() {
     node.address(1, "10.0.0.3");
     read_complete_pool(&mut node, &[]);
     node.wait_secs(3);
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     let old = Pool {
         read_at: Timestamp(node.now.0 - 2_000 * MS),
         ..host_local_pool(node.now, &[], Completeness::Complete)
@@ -277,13 +262,13 @@ fn only_a_pool_older_than_the_address_is_read_again() {
     let mut node = synced_node();
     node.address(1, "10.0.0.2");
     node.read_pool(&[], Completeness::Deleted);
-    assert_eq!(node.anomaly_events(), ["read pool"]);
+    node.expect_anomalies(["read pool"]);
     node.read_pool(&["10.0.0.2"], Completeness::Complete);
     node.read_pool(&[], Completeness::Complete);
     wait_millis(&mut node, 1000);
     node.read_pool(&[], Completeness::Complete);
     wait_millis(&mut node, 1000);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     // An open anomaly needs no fresh read.
     node.wait_secs(10);
     node.frame(1, "10.0.0.2");
@@ -381,7 +366,7 @@ fn drift_detail_names_pool_and_ambiguous_owners() {
         held.second_owner = second.map(Into::into);
         held.owner_is_shared = second.is_none();
         node.update_pool(pool);
-        assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+        node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
         let detail = &node.engine.view().anomalies()[0].detail;
         assert!(detail.contains(sentence), "{detail}");
     }

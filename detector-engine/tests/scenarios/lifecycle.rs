@@ -75,12 +75,7 @@ fn leave_reason_is_not_overwritten_by_later_changes() {
     node.remove_link(1);
     node.conflict_events();
     node.remove_link(2);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth3 veth4 left veth1(address_removed) left veth2(device_removed)"
-        ]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth3 veth4 left veth1(address_removed) left veth2(device_removed)"]);
 }
 
 #[test]
@@ -113,15 +108,12 @@ fn conflicts_are_listed_by_age_and_addresses_once() {
     }
     node.observe(tagged(1, "10.0.0.3"));
     node.observe(tagged(2, "10.0.0.3"));
-    assert_eq!(
-        node.open_conflicts(),
-        [
-            "10.0.0.7 duplicate observed: veth1 veth2",
-            "10.0.0.3 duplicate observed: veth1 veth2",
-            "10.0.0.5 duplicate observed: veth1 veth2",
-            "10.0.0.3@5 duplicate observed: veth1 veth2",
-        ]
-    );
+    node.expect_open([
+        "10.0.0.7 duplicate observed: veth1 veth2",
+        "10.0.0.3 duplicate observed: veth1 veth2",
+        "10.0.0.5 duplicate observed: veth1 veth2",
+        "10.0.0.3@5 duplicate observed: veth1 veth2",
+    ]);
     assert_eq!(
         node.engine.view().conflict_addresses(),
         ["10.0.0.7", "10.0.0.3", "10.0.0.5"].map(ip)
@@ -138,8 +130,7 @@ fn claimant_behind_a_removed_bridge_left_as_device_removed() {
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.conflict_events();
     node.remove_link(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:07(device_removed)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth1 left br9/02:00:00:00:00:07(device_removed)",
+    ]);
 }

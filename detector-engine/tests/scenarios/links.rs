@@ -42,10 +42,7 @@ fn link_update_without_peer_keeps_the_peer() {
         ..pod(1)
     });
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -61,10 +58,7 @@ fn device_reclassified_as_other_loses_its_claims() {
         kind: LinkKind::Other,
         ..pod(1)
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]);
     node.pod(1);
     assert!(node.conflict_events().is_empty());
     assert!(node.open_conflicts().is_empty());
@@ -80,10 +74,7 @@ fn host_address_stays_when_its_link_becomes_a_pod_device() {
     node.host(3, "10.0.0.1");
     node.pod(3);
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 host certain: node/veth3 veth2 -> veth3"]
-    );
+    node.expect(["raised 10.0.0.1 host certain: node/veth3 veth2 -> veth3"]);
 }
 
 #[test]
@@ -96,10 +87,7 @@ fn removed_device_withdraws_all_its_claims() {
     }
     node.conflict_events();
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]);
     node.remove_link(2);
     assert!(node.engine.view().addresses().is_empty());
 }
@@ -207,10 +195,7 @@ fn rename_may_make_a_link_a_pod_device_or_none() {
         kind: LinkKind::Other,
         ..renamed(pod(1), "uplink")
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed)"]);
     node.link(renamed(pod(1), "veth1"));
     assert_eq!(node.device_effects(), ["attach veth1#1"]);
     node.address(1, "10.0.0.1");
@@ -232,10 +217,7 @@ fn renamed_participant_of_flapping_has_its_new_name() {
     }
     node.conflict_events();
     node.link(renamed(pod(1), "veth9"));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.9.0.1 flapping certain: veth9 veth2"]
-    );
+    node.expect(["updated 10.9.0.1 flapping certain: veth9 veth2"]);
 }
 
 #[test]
@@ -246,10 +228,7 @@ fn renamed_uplink_is_shown_by_its_new_name() {
     node.address(1, "10.0.0.1");
     node.conflict_events();
     node.link(renamed(uplink(9), "wan0"));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 host certain: node/wan0 veth1 -> wan0"]
-    );
+    node.expect(["updated 10.0.0.1 host certain: node/wan0 veth1 -> wan0"]);
 }
 
 #[test]
@@ -268,10 +247,7 @@ fn reused_nsid_belongs_to_the_newer_device() {
     node.link(link_down(pod(1)));
     node.remove_link(1);
     node.address(2, "10.0.0.3");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.3 duplicate certain: veth3 veth2"]
-    );
+    node.expect(["raised 10.0.0.3 duplicate certain: veth3 veth2"]);
 }
 
 #[test]
@@ -285,10 +261,7 @@ fn frame_older_than_its_device_is_ignored() {
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.view().drop_counters().unknown_device, 1);
     node.frame(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth2 veth1"]);
 }
 
 #[test]
@@ -312,10 +285,7 @@ fn late_frame_does_not_restore_a_removed_address() {
     node.address(2, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.frame(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth2 veth1"]);
 }
 
 #[test]
@@ -324,10 +294,7 @@ fn removed_address_withdraws_its_frame_claims() {
     node.conflict_events();
     // Removed, although its assignment was never reported.
     node.address_gone(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -367,10 +334,7 @@ fn displaced_namespace_no_longer_refutes_entries() {
     node.address(3, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.link(pod_with_peer(4, peer(1)));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 #[test]
@@ -389,10 +353,7 @@ fn unrelated_bridge_and_port_changes_keep_entries() {
         master: Some(9),
         ..pod(1)
     });
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2 -> br9"]
-    );
+    node.expect_open(["10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 veth2 -> br9"]);
     assert!(node.conflict_events().is_empty());
 }
 

@@ -32,10 +32,7 @@ fn evidence_on_the_owners_other_interface_is_not_a_claim() {
     node.neighbour(2, "10.0.0.1", mac(2), NudState::Reachable);
     assert!(node.conflict_events().is_empty());
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth3"]);
 }
 
 #[test]
@@ -45,10 +42,7 @@ fn interface_with_the_address_is_the_claimant() {
     node.observe(Observation::PodAddress(second_peer(), assigned("10.0.0.1")));
     assert!(node.conflict_events().is_empty());
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth2 veth3"]);
 }
 
 #[test]
@@ -58,10 +52,7 @@ fn frames_on_two_interfaces_without_address_are_one_claim() {
     node.frame(1, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 /// Pod 1 has 10.0.0.1 on both of its interfaces.
@@ -81,30 +72,18 @@ fn address_on_two_interfaces_of_one_pod_raises_nothing() {
         2
     );
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2 veth3"]);
     node.address_gone(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1 left veth3(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth3(address_removed)"]);
 }
 
 #[test]
 fn certain_evidence_of_one_pod_alone_is_an_observed_conflict() {
     let mut node = address_on_both_interfaces();
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2 veth3"]);
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2 veth3"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2 veth3"]);
 }
 
 #[test]
@@ -112,15 +91,9 @@ fn node_address_on_two_interfaces_of_one_pod_is_a_host_conflict() {
     let mut node = address_on_both_interfaces();
     node.link(uplink(9));
     node.host(9, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 host certain: veth1 veth2 node/eth9 -> eth9"]
-    );
+    node.expect(["raised 10.0.0.1 host certain: veth1 veth2 node/eth9 -> eth9"]);
     node.host_gone(9, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 host certain: veth1 left node/eth9(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 host certain: veth1 left node/eth9(address_removed)"]);
 }
 
 #[test]
@@ -139,10 +112,7 @@ fn probe_on_another_interface_of_the_holder_is_not_contested() {
     assert!(!has_claim(&node, 2));
     node.probe(3, "10.0.0.1");
     assert!(!has_claim(&node, 2) && has_claim(&node, 3));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 /// Permanent neighbour entries of both devices outlive the pod's addresses.
@@ -192,10 +162,7 @@ fn next_pod_with_the_namespace_id_is_another_pod() {
     node.observe(Observation::NamespaceIdFreed(1));
     node.link(pod_with_peer(4, peer(1)));
     node.address(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth4"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth4"]);
 }
 
 #[test]
@@ -244,10 +211,7 @@ fn restored_conflict_of_one_pod_with_itself_is_resolved() {
         ],
         ..Snapshot::default()
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1"]);
 }
 
 #[test]
@@ -255,10 +219,7 @@ fn frame_of_another_pod_is_a_claim() {
     let mut node = two_interfaces();
     node.address(1, "10.0.0.1");
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 #[test]
@@ -268,8 +229,5 @@ fn devices_without_a_known_namespace_are_separate_pods() {
         node.link(pod_without_peer(ifindex));
         node.frame(ifindex, "10.0.0.1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }

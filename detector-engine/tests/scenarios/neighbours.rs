@@ -52,10 +52,7 @@ fn learned_entry_is_a_claim_whatever_its_hardware_address() {
         let mut node = Node::with_pods(2);
         node.address(1, "10.0.0.1");
         node.neighbour(2, "10.0.0.1", learned, NudState::Reachable);
-        assert_eq!(
-            node.conflict_events(),
-            ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-        );
+        node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
     }
 }
 
@@ -76,10 +73,7 @@ fn unreadable_namespace_refutes_nothing() {
         ..Snapshot::default()
     };
     node.finish_device_snapshot(token, 1, snapshot);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -105,10 +99,7 @@ fn snapshot_that_refutes_an_entry_resolves() {
         ..Snapshot::default()
     };
     node.finish_device_snapshot(token, 1, snapshot);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -119,10 +110,7 @@ fn entry_turned_stale_without_the_address_is_withdrawn() {
     node.address(2, "10.0.0.1");
     node.conflict_events();
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -154,10 +142,7 @@ fn removed_address_refutes_its_entry_until_reconfirmed() {
     node.finish_device_snapshot(token, 1, snapshot);
     assert!(node.conflict_events().is_empty());
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }
 
 /// The removal was lost, so it was before everything that was reported since: also before the pod answered.
@@ -194,10 +179,7 @@ fn entry_that_appeared_since_a_snapshot_started_is_not_refuted_by_its_missing_ad
         neighbours: vec![neighbour(1, "10.0.0.1", mac(1), NudState::Reachable)],
         ..missing
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }
 
 #[test]

@@ -31,12 +31,7 @@ fn frame_after_the_removal_is_a_claim_that_does_not_expire() {
         "only the pod whose namespace has other addresses"
     );
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate observed: veth2 left veth3(expired) left veth1(device_removed)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth3(expired) left veth1(device_removed)"]);
 }
 
 #[test]
@@ -86,10 +81,7 @@ fn claims_of_a_tap_end_with_it() {
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.view().claim_count(), 3);
     node.remove_link(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(device_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(device_removed)"]);
 }
 
 #[test]
@@ -104,10 +96,7 @@ fn first_address_of_the_interface_expires_what_is_overdue() {
     assert!(node.conflict_events().is_empty());
     node.address(1, "10.0.0.9");
     node.wait_secs(10);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
     // It does not come back.
     node.address_gone(1, "10.0.0.9");
     assert!(node.conflict_events().is_empty());
@@ -130,10 +119,7 @@ fn confirmed_entry_is_not_refuted_by_an_empty_namespace() {
     assert!(node.conflict_events().is_empty());
     node.address(1, "10.0.0.9");
     node.wait_secs(10);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 /// A frame of device `ifindex` that contains the hardware address of the machine behind tap 1.
@@ -162,10 +148,7 @@ fn machine_that_moved_to_another_tap_is_one_claim_after_the_ttl() {
     node.wait_secs(400);
     with_the_machines_mac(&mut node, 3, "10.0.0.1");
     node.wait_secs(300);
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect_open(["10.0.0.1 duplicate observed: veth1 veth3"]);
     node.wait_secs(700);
     node.conflict_events();
     with_the_machines_mac(&mut node, 2, "10.0.0.1");
@@ -225,14 +208,11 @@ fn allocation_of_a_pod_with_a_program_is_no_leak_but_its_claim_may_be_drift() {
     node.frame(3, "10.0.0.2");
     node.tick();
     node.read_pool(&["10.0.0.9"], Completeness::Deleted);
-    assert_eq!(node.anomaly_events(), ["raised ipam_drift 10.0.0.2"]);
+    node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
     node.remove_link(3);
     node.wait_secs(700);
-    assert_eq!(
-        node.anomaly_events(),
-        [
-            "resolved ipam_drift 10.0.0.2 address_gone",
-            "raised ipam_leak 10.0.0.9"
-        ]
-    );
+    node.expect_anomalies([
+        "resolved ipam_drift 10.0.0.2 address_gone",
+        "raised ipam_leak 10.0.0.9",
+    ]);
 }

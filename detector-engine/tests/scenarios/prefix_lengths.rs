@@ -93,10 +93,7 @@ fn three_prefix_lengths_are_removed_one_by_one() {
     node.observe(address_gone(32));
     assert!(node.conflict_events().is_empty());
     node.observe(address_gone(16));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]);
 }
 
 #[test]
@@ -115,10 +112,9 @@ fn prefix_lengths_of_another_holder_do_not_count() {
     let gone = Observation::PodAddressGone(peer(2), info.id());
     node.observe(gone);
     node.observe(host_gone("10.0.0.1", 24));
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 host certain: veth1 node/eth8 left veth2(address_removed) -> eth8"]
-    );
+    node.expect_open([
+        "10.0.0.1 host certain: veth1 node/eth8 left veth2(address_removed) -> eth8",
+    ]);
     node.conflict_events();
     let gone_on_8 = |prefix_len| {
         let id = assigned_with_prefix("10.0.0.1", prefix_len).id();
@@ -139,10 +135,7 @@ fn snapshot_removes_an_address_whatever_its_prefix_length() {
     node.observe(Observation::PodAddress(peer(2), info));
     node.conflict_events();
     node.read_pod_addresses(2, &[]);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]);
 }
 
 fn with_peer(other: &str) -> AssignedAddress {
@@ -161,10 +154,7 @@ fn pod_address_with_two_other_ends_is_gone_with_the_last() {
     node.observe(gone("10.0.0.7"));
     assert!(node.conflict_events().is_empty());
     node.observe(gone("10.0.0.6"));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.5 duplicate certain: veth2 left veth1(address_removed)"]);
 }
 
 #[test]

@@ -71,16 +71,12 @@ fn probe_counts_only_while_contested() {
     node.probe(1, "10.0.0.1");
     node.conflict_events();
     node.remove_link(2);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: left veth2(device_removed) left veth1(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: left veth2(device_removed) left veth1(expired)",
+    ]);
     // A third claim within the lifetime of the probe contests it again.
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
 }
 
 #[test]
@@ -94,10 +90,7 @@ fn probe_expires_after_a_minute() {
     node.wait_secs(59);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(1);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -110,10 +103,7 @@ fn claim_after_the_probe_is_firm() {
     node.remove_link(2);
     node.conflict_events();
     node.frame(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);
     node.wait_secs(61);
     assert!(node.conflict_events().is_empty());
 }
@@ -133,12 +123,7 @@ fn probes_do_not_support_each_other_or_across_vlans() {
     }));
     node.conflict_events();
     node.remove_link(3);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate observed: left veth3(device_removed) left veth1(expired) left veth2(expired)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: left veth3(device_removed) left veth1(expired) left veth2(expired)"]);
 }
 
 #[test]
@@ -148,10 +133,7 @@ fn probe_for_a_permanent_bridge_entry_is_a_conflict() {
     node.port(1, 9);
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.probe(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]);
 }
 
 #[test]
@@ -185,10 +167,7 @@ fn probe_does_not_revive_an_expired_claim() {
     assert_eq!(evidence_text(&open[0].claimants[1]), ["arp probe"]);
     node.conflict_events();
     node.wait_secs(60);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -200,8 +179,5 @@ fn probe_that_becomes_a_claim_contests_other_probes() {
     node.remove_link(3);
     node.conflict_events();
     node.frame(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth2"]);
 }

@@ -89,10 +89,7 @@ fn change_of_a_conflict_that_is_over_for_a_moment_is_an_update() {
     node.pod(3);
     node.address(3, SHARED);
     assert_eq!(events(&mut node), [("updated", id, 2)]);
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate certain: veth1 veth3 left veth2(address_removed)"]
-    );
+    node.expect_open(["10.0.0.1 duplicate certain: veth1 veth3 left veth2(address_removed)"]);
 }
 
 #[test]

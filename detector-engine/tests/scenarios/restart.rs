@@ -126,10 +126,7 @@ fn frame_only_conflict_continues_and_expires_on_time() {
     node.wait_secs(90);
     assert!(node.conflict_events().is_empty());
     node.wait_secs(10);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]
@@ -139,10 +136,7 @@ fn claims_of_programs_do_not_expire_during_downtime() {
     node.now = node.now + Duration::from_secs(700);
     node.resync(snapshot(&[(1, &[]), (2, &[])]));
     assert!(node.conflict_events().is_empty());
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate observed: veth1 veth2"]
-    );
+    node.expect_open(["10.0.0.1 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -151,10 +145,7 @@ fn claims_expired_during_downtime_resolve() {
     let mut node = restart(&node);
     node.now = node.now + Duration::from_secs(600);
     node.resync(snapshot(&[(1, &["10.7.0.1"]), (2, &["10.7.0.2"])]));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: left veth1(expired) left veth2(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: left veth1(expired) left veth2(expired)"]);
     assert!(
         node.engine
             .view()
@@ -195,10 +186,7 @@ fn address_removed_before_its_device_is_known_stays_gone() {
     let token = node.begin_snapshot();
     node.address_gone(1, "10.0.0.1");
     node.finish_node_snapshot(token, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]);
 }
 
 #[test]
@@ -210,10 +198,7 @@ fn restored_probe_stays_tentative() {
     node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &[])]));
     assert!(node.conflict_events().is_empty());
     node.wait_secs(60);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate observed: veth1 left veth2(expired)"]);
 }
 
 #[test]
@@ -229,12 +214,7 @@ fn departed_claimant_stays_listed() {
     dump.links[0].name = "veth9".to_owned();
     node.resync(dump);
     node.remove_link(3);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed) left veth3(device_removed)"
-        ]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(device_removed) left veth3(device_removed)"]);
 }
 
 #[test]
@@ -263,13 +243,7 @@ fn link_local_conflicts_continue_in_their_domain() {
     // The other bridge was replaced.
     dump.links.push(renamed(bridge(8), "br0"));
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved fe80::1 duplicate certain: left veth3(address_removed) left veth4(address_removed)",
-            "raised fe80::1 duplicate certain: veth3 veth4",
-        ]
-    );
+    node.expect(["resolved fe80::1 duplicate certain: left veth3(address_removed) left veth4(address_removed)", "raised fe80::1 duplicate certain: veth3 veth4"]);
     let open = node.engine.view().conflicts(node.now);
     assert_eq!(open[0].id, ids[0]);
     assert_eq!(
@@ -299,17 +273,11 @@ fn flapping_entry_continues() {
             "port {current}"
         );
         if current == 1 {
-            assert_eq!(
-                node.open_conflicts(),
-                ["10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01"]
-            );
+            node.expect_open([
+                "10.0.0.1 duplicate observed: br9/02:00:00:00:00:02 br9/02:00:00:00:00:01",
+            ]);
             node.wait_secs(181);
-            assert_eq!(
-                node.conflict_events(),
-                [
-                    "resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"
-                ]
-            );
+            node.expect(["resolved 10.0.0.1 duplicate observed: br9/02:00:00:00:00:01 left br9/02:00:00:00:00:02(expired)"]);
         }
     }
 }
@@ -386,10 +354,7 @@ fn device_replaced_meanwhile_is_another_claimant() {
     dump.links[0].name = "veth7".to_owned();
     node.resync(dump);
     assert_eq!(node.engine.view().drop_counters(), DropCounters::default());
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth2 veth7 left veth1(device_removed)"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth2 veth7 left veth1(device_removed)"]);
 }
 
 #[test]

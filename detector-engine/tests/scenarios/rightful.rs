@@ -120,16 +120,10 @@ fn drift_is_raised_for_an_allocation_of_another_sandbox() {
     );
     node.wait_secs(3);
     node.read_owners(&[("10.0.0.5", "another")]);
-    assert_eq!(
-        node.anomaly_events(),
-        ["read pool", "raised ipam_drift 10.0.0.5"]
-    );
+    node.expect_anomalies(["read pool", "raised ipam_drift 10.0.0.5"]);
     // The allocation of the pod itself is written again.
     node.read_owners(&[("10.0.0.5", "old")]);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved ipam_drift 10.0.0.5 allocated"]
-    );
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.5 allocated"]);
 }
 
 #[test]

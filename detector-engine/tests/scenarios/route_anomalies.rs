@@ -25,7 +25,7 @@ fn removed_host_route_is_raised_after_the_grace_period() {
     node.wait(Duration::from_millis(4_999));
     assert!(node.anomaly_events().is_empty());
     node.wait(Duration::from_millis(1));
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
     assert!(node.engine.view().anomalies()[0].detail.contains("is gone"));
 }
 
@@ -36,14 +36,11 @@ fn host_route_replaced_by_a_discarding_one_is_raised() {
     node.observe(Observation::Route(wide(1)));
     node.route("10.0.0.2", Route::NOWHERE);
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
     let detail = &node.engine.view().anomalies()[0].detail;
     assert!(detail.contains("discards or rejects"), "{detail}");
     node.route("10.0.0.2", 1);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved route_astray 10.0.0.2 route_right"]
-    );
+    node.expect_anomalies(["resolved route_astray 10.0.0.2 route_right"]);
 }
 
 /// One of them may lead to the pod.
@@ -62,14 +59,11 @@ fn anomaly_resolves_when_the_address_is_removed() {
     let mut node = routed();
     node.route("10.0.0.2", 2);
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
     let detail = &node.engine.view().anomalies()[0].detail;
     assert!(detail.contains("leads to veth2"), "{detail}");
     node.address_gone(1, "10.0.0.2");
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved route_astray 10.0.0.2 address_gone"]
-    );
+    node.expect_anomalies(["resolved route_astray 10.0.0.2 address_gone"]);
     // Assigned again, it is evaluated afresh.
     node.route_gone("10.0.0.2", 2);
     node.address(1, "10.0.0.2");
@@ -83,7 +77,7 @@ fn host_route_to_an_uplink_is_astray() {
     node.link(uplink(9));
     node.route("10.0.0.2", 9);
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
 }
 
 #[test]
@@ -107,7 +101,7 @@ fn route_is_judged_as_soon_as_the_addresses_of_the_pod_it_leads_to_are_known() {
     assert!(node.anomaly_events().is_empty());
     node.read_pod_addresses(3, &["10.0.0.3"]);
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
 }
 
 #[test]
@@ -202,7 +196,7 @@ fn route_lost_with_its_downed_link_is_raised() {
     let mut node = routed();
     node.link(link_down(pod(1)));
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.2"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.2"]);
 }
 
 #[test]
@@ -222,7 +216,7 @@ fn tracked_route_addresses_are_bounded() {
     node.route("10.0.0.4", 1);
     node.route_gone("10.0.0.4", 1);
     node.wait_secs(6);
-    assert_eq!(node.anomaly_events(), ["raised route_astray 10.0.0.3"]);
+    node.expect_anomalies(["raised route_astray 10.0.0.3"]);
 }
 
 #[test]

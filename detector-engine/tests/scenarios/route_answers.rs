@@ -54,10 +54,7 @@ fn answer_corrects_what_the_routes_say() {
         "at once"
     );
     node.look_up(RouteTarget::Device(1));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1"]);
     // The answer holds until the next one, whatever the stored routes say.
     node.route("10.0.0.1", 1);
     node.route("10.0.0.1", 2);
@@ -66,10 +63,7 @@ fn answer_corrects_what_the_routes_say() {
     assert!(node.conflict_events().is_empty());
     node.route_gone("10.0.0.1", 2);
     node.look_up(RouteTarget::Nowhere);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -99,21 +93,12 @@ fn rule_before_the_local_table_wins_over_the_node() {
     node.link(uplink(7));
     node.host(7, "10.0.0.1");
     node.address(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 host certain: node/eth7 veth1 -> eth7"]
-    );
+    node.expect(["raised 10.0.0.1 host certain: node/eth7 veth1 -> eth7"]);
     node.look_up(RouteTarget::Device(1));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 host certain: node/eth7 veth1 -> veth1"]
-    );
+    node.expect(["updated 10.0.0.1 host certain: node/eth7 veth1 -> veth1"]);
     node.host(7, "10.0.0.1");
     node.look_up(RouteTarget::Host);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 host certain: node/eth7 veth1 -> eth7"]
-    );
+    node.expect(["updated 10.0.0.1 host certain: node/eth7 veth1 -> eth7"]);
 }
 
 #[test]
@@ -157,15 +142,9 @@ fn quiet_pod_behind_a_port_that_went_down_does_not_receive() {
         running: false,
         ..bridge_port(1, 9)
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
     node.port(1, 9);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1"]);
 }
 
 #[test]
@@ -240,10 +219,7 @@ fn resolved_conflict_drops_its_answer() {
     node.conflict_events();
     assert!(node.lookups().is_empty());
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
     assert_eq!(node.lookups(), ["10.0.0.1"]);
 }
 
@@ -288,10 +264,7 @@ fn restored_conflict_is_looked_up() {
     node.conflict_events();
     assert_eq!(node.lookups(), ["10.0.0.1"]);
     node.answer("10.0.0.1", RouteTarget::Device(2));
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
-    );
+    node.expect_open(["10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
 }
 
 #[test]
@@ -304,13 +277,10 @@ fn answer_about_a_removed_link_is_not_about_its_successor() {
     node.remove_link(3);
     node.pod(3);
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 left veth3(device_removed)",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 veth3 left veth3(device_removed)",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 left veth3(device_removed)",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 veth3 left veth3(device_removed)",
+    ]);
     node.look_up(RouteTarget::Device(3));
     let [event] = &node.conflict_events()[..] else {
         panic!("one update")
@@ -328,14 +298,11 @@ fn first_of_equal_routes_receives() {
     node.observe(beside(2, RoutePlace::Last));
     node.route_gone("10.0.0.1", 1);
     node.observe(beside(1, RoutePlace::First));
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+    ]);
 }
 
 /// The bridge drops what it has for a port that is down.
@@ -352,8 +319,5 @@ fn port_that_is_down_does_not_receive() {
         running: false,
         ..bridge_port(1, 9)
     });
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
 }

@@ -17,11 +17,11 @@ fn advertisement_of_a_pod_is_one_finding_of_its_device() {
     for source in ["fe80::1", "fe80::2", "fe80::1"] {
         node.observe(advertisement(1, source));
     }
-    assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
+    node.expect_anomalies(["raised rogue_router fe80::1"]);
     let open = node.engine.view().anomalies();
     assert_eq!(open[0].holder.as_ref().unwrap().ifindex, 1);
     node.observe(advertisement(2, "fe80::1"));
-    assert_eq!(node.anomaly_events(), ["raised rogue_router fe80::1"]);
+    node.expect_anomalies(["raised rogue_router fe80::1"]);
 }
 
 /// Routers advertise themselves at least every half hour.
@@ -35,10 +35,7 @@ fn router_that_is_silent_for_half_an_hour_is_over() {
     node.wait_secs(1799);
     assert!(node.anomaly_events().is_empty());
     node.wait_secs(1);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved rogue_router fe80::1 quiet"]
-    );
+    node.expect_anomalies(["resolved rogue_router fe80::1 quiet"]);
     assert!(node.engine.next_deadline().is_none());
 }
 
@@ -48,10 +45,7 @@ fn removed_router_is_over() {
     node.observe(advertisement(1, "fe80::1"));
     node.anomaly_events();
     node.remove_link(1);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved rogue_router fe80::1 device_gone"]
-    );
+    node.expect_anomalies(["resolved rogue_router fe80::1 device_gone"]);
 }
 
 #[test]
@@ -84,8 +78,5 @@ fn router_stays_open_over_a_restart_without_an_advertisement() {
         before.engine.view().anomalies()[0].id
     );
     node.wait_secs(1800);
-    assert_eq!(
-        node.anomaly_events(),
-        ["resolved rogue_router fe80::1 quiet"]
-    );
+    node.expect_anomalies(["resolved rogue_router fe80::1 quiet"]);
 }

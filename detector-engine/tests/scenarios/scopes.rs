@@ -36,10 +36,7 @@ fn link_local_addresses_behind_one_bridge_conflict() {
     for ifindex in 1..=3 {
         node.frame(ifindex, "fe80::1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised fe80::1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised fe80::1 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -53,18 +50,12 @@ fn port_moved_to_another_bridge_moves_link_local_claims() {
     for ifindex in 1..=3 {
         node.address(ifindex, "fe80::1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised fe80::1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised fe80::1 duplicate certain: veth1 veth2"]);
     node.port(1, 8);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved fe80::1 duplicate certain: veth2 left veth1(address_removed)",
-            "raised fe80::1 duplicate certain: veth1 veth3",
-        ]
-    );
+    node.expect([
+        "resolved fe80::1 duplicate certain: veth2 left veth1(address_removed)",
+        "raised fe80::1 duplicate certain: veth1 veth3",
+    ]);
 }
 
 #[test]
@@ -76,15 +67,9 @@ fn bridge_seen_after_its_ports_makes_them_one_domain() {
     node.frame(2, "fe80::1");
     assert!(node.conflict_events().is_empty());
     node.bridge(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised fe80::1 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised fe80::1 duplicate observed: veth1 veth2"]);
     node.remove_link(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved fe80::1 duplicate observed: left veth1(expired) left veth2(expired)"]
-    );
+    node.expect(["resolved fe80::1 duplicate observed: left veth1(expired) left veth2(expired)"]);
 }
 
 #[test]
@@ -97,10 +82,7 @@ fn link_local_address_of_the_bridge_belongs_to_the_host() {
     node.frame(2, "fe80::9");
     assert!(node.conflict_events().is_empty());
     node.frame(1, "fe80::9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised fe80::9 host observed: node/br9 veth1 -> br9"]
-    );
+    node.expect(["raised fe80::9 host observed: node/br9 veth1 -> br9"]);
 }
 
 #[test]
@@ -113,13 +95,10 @@ fn vlan_tags_separate_claims() {
     assert!(node.conflict_events().is_empty());
     node.observe(tagged_frame(2, "10.0.0.1", 100, None));
     node.observe(tagged_frame(1, "10.0.0.1", 100, Some(7)));
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1@100 duplicate observed: veth1 veth2",
-            "raised 10.0.0.1@100.7 duplicate observed: veth2 veth1",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1@100 duplicate observed: veth1 veth2",
+        "raised 10.0.0.1@100.7 duplicate observed: veth2 veth1",
+    ]);
 }
 
 #[test]
@@ -147,10 +126,7 @@ fn assigned_address_does_not_support_a_tagged_claim() {
     node.address(1, "10.0.0.1");
     node.conflict_events();
     node.wait_secs(601);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1@100 duplicate observed: veth2 left veth1(expired)"]
-    );
+    node.expect(["resolved 10.0.0.1@100 duplicate observed: veth2 left veth1(expired)"]);
 }
 
 #[test]

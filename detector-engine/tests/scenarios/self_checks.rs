@@ -25,6 +25,9 @@ fn snapshot_with(addresses: &[&str], neighbours: Vec<Neighbour>) -> Snapshot {
     }
 }
 
+/// What differed, as the engine had it and as the kernel has it.
+type Difference = (DevicePart, Option<PartValue>, Option<PartValue>);
+
 /// The corrections reported since effects were last taken.
 fn corrections(node: &mut Node) -> Vec<Difference> {
     let effects = std::mem::take(&mut node.effects);
@@ -35,16 +38,15 @@ fn corrections(node: &mut Node) -> Vec<Difference> {
     corrected
         .map(|found| {
             assert_eq!((found.device.as_str(), found.ifindex), ("veth1", 1));
-            found.difference
+            (found.part, found.believed, found.kernel)
         })
         .collect()
 }
 
 fn address_difference(address: &str, in_kernel: bool) -> Difference {
-    Difference::Address {
-        id: assigned(address).id(),
-        in_kernel,
-    }
+    let present = |is_there: bool| is_there.then_some(PartValue::Present);
+    let part = DevicePart::Address(assigned(address).id());
+    (part, present(!in_kernel), present(in_kernel))
 }
 
 #[test]
@@ -52,10 +54,7 @@ fn what_the_kernel_has_not_is_withdrawn_at_once_and_reported() {
     let mut node = Node::with_duplicate();
     node.effects.clear();
     self_check(&mut node, snapshot_with(&[], vec![]));
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]);
     node.wait_secs(4);
     assert_eq!(
         corrections(&mut node),
@@ -70,16 +69,10 @@ fn what_the_kernel_has_is_added_at_once_and_reported() {
     node.effects.clear();
     let entry = neighbour(1, "10.0.0.7", mac(1), NudState::Reachable);
     self_check(&mut node, snapshot_with(&["10.0.0.1"], vec![entry]));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth1"]);
     node.wait_secs(4);
-    let entry = Difference::Neighbour {
-        address: ip("10.0.0.7"),
-        believed: None,
-        kernel: Some(mac(1)),
-    };
+    let lladdr = Some(PartValue::Lladdr(mac(1)));
+    let entry = (DevicePart::Neighbour(ip("10.0.0.7")), None, lladdr);
     assert_eq!(
         corrections(&mut node),
         [address_difference("10.0.0.1", true), entry]
@@ -104,10 +97,7 @@ fn a_peer_and_a_master_that_differ_are_reported() {
     };
     self_check(&mut node, found);
     node.wait_secs(4);
-    let master = Difference::Master {
-        believed: None,
-        kernel: Some(9),
-    };
+    let master = (DevicePart::Master, None, Some(PartValue::Link(9)));
     assert_eq!(corrections(&mut node), [master]);
     let found = Snapshot {
         links: vec![Link {
@@ -118,10 +108,8 @@ fn a_peer_and_a_master_that_differ_are_reported() {
     };
     self_check(&mut node, found);
     node.wait_secs(4);
-    let peer = Difference::Peer {
-        believed: Some(peer(1)),
-        kernel: Some(moved),
-    };
+    let [before, after] = [peer(1), moved].map(|peer| Some(PartValue::Peer(peer)));
+    let peer = (DevicePart::Peer, before, after);
     assert_eq!(corrections(&mut node), [peer]);
 }
 

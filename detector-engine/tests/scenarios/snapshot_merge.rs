@@ -88,10 +88,7 @@ fn route_missing_from_snapshot_is_dropped_unless_updated() {
     node.finish_node_snapshot(token, dump.clone());
     assert!(node.conflict_events().is_empty());
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
 }
 
 #[test]
@@ -113,10 +110,9 @@ fn fdb_entry_missing_from_snapshot_yields_unless_updated() {
     node.finish_node_snapshot(token, dump.clone());
     assert!(node.conflict_events().is_empty());
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:07(expired)"]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate observed: veth2 left br9/02:00:00:00:00:07(expired)",
+    ]);
 }
 
 #[test]
@@ -148,10 +144,7 @@ fn aged_port_is_kept_for_an_entry_the_snapshot_brings() {
     dump.neighbours = vec![neighbour(9, "10.0.0.2", mac(1), NudState::Reachable)];
     node.resync(dump);
     node.address(2, "10.0.0.2");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.2 duplicate observed: br9/02:00:00:00:00:01 veth2"]
-    );
+    node.expect(["raised 10.0.0.2 duplicate observed: br9/02:00:00:00:00:01 veth2"]);
 }
 
 /// Device 1 is a port of the bridge, with 10.0.0.1 behind it.

@@ -21,14 +21,11 @@ fn first_snapshot_alone_finds_conflicts() {
         ..pod_addresses(3, &[])
     });
     node.resync(dump.clone());
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
-            "raised 10.0.0.2 duplicate certain: veth1 veth3 -> veth3",
-            "raised 10.0.0.3 host certain: node/eth8 veth3 -> eth8",
-        ]
-    );
+    node.expect([
+        "raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+        "raised 10.0.0.2 duplicate certain: veth1 veth3 -> veth3",
+        "raised 10.0.0.3 host certain: node/eth8 veth3 -> eth8",
+    ]);
     node.resync(dump);
     assert!(
         node.conflict_events().is_empty(),
@@ -60,10 +57,7 @@ fn snapshot_removes_what_is_gone() {
         ],
         "frame evidence is not kernel state and stays"
     );
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.4 duplicate observed: veth1 veth2"]
-    );
+    node.expect_open(["10.0.0.4 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -123,10 +117,7 @@ fn live_update_during_the_snapshot_takes_precedence() {
     }
     node.address(1, "10.0.0.7");
     node.address(2, "10.0.0.7");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.7 duplicate certain: veth1 veth2 -> veth2"]
-    );
+    node.expect(["raised 10.0.0.7 duplicate certain: veth1 veth2 -> veth2"]);
 }
 
 #[test]
@@ -139,10 +130,7 @@ fn route_replaced_during_the_snapshot_stays_replaced() {
     node.route("10.0.0.1", 2);
     node.conflict_events();
     node.finish_node_snapshot(token, old);
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
-    );
+    node.expect_open(["10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
 }
 
 #[test]
@@ -226,10 +214,7 @@ fn dying_device_in_a_snapshot_does_not_reclaim_its_nsid() {
     let token = node.begin_snapshot();
     node.link(pod_with_peer(3, peer(1)));
     node.address(1, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth3"]);
     node.finish_node_snapshot(token, snapshot(&[(1, &[]), (2, &["10.0.0.1"])]));
     assert!(node.conflict_events().is_empty());
 }
@@ -248,10 +233,7 @@ fn link_first_seen_during_the_snapshot_is_merged_fully() {
     node.bridge(9);
     node.port(1, 9);
     node.finish_node_snapshot(token, dump);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 host certain: node/br9 veth1 -> br9"]
-    );
+    node.expect(["raised 10.0.0.1 host certain: node/br9 veth1 -> br9"]);
     let claims = node.engine.view().claims_of(ip("10.0.0.2"), node.now);
     assert_eq!(claims[0].claimant.device, "veth1");
 }
@@ -266,10 +248,7 @@ fn snapshot_does_not_restore_routes_of_a_downed_link() {
     node.link(link_down(pod(1)));
     node.conflict_events();
     node.finish_node_snapshot(token, old);
-    assert_eq!(
-        node.open_conflicts(),
-        ["10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect_open(["10.0.0.1 duplicate certain: veth1 veth2"]);
     assert!(node.conflict_events().is_empty());
 }
 
@@ -319,10 +298,7 @@ fn peer_missing_from_the_snapshot_is_gone() {
     dump.pods.pop();
     node.conflict_events();
     node.resync(dump);
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]);
     assert_eq!(node.engine.view().device(2).unwrap().peer, None);
 }
 
@@ -371,8 +347,5 @@ fn update_before_a_later_snapshot_does_not_outrank_it() {
     let later = node.begin_snapshot();
     node.observe(Observation::SnapshotFailed(earlier));
     node.finish_node_snapshot(later, snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth1"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth1"]);
 }

@@ -110,8 +110,5 @@ fn route_dumped_before_its_link_went_down_is_ignored() {
     let mut old = two_pod_snapshot();
     old.routes = vec![route("10.0.0.1", 1)];
     node.finish_node_snapshot(token, old);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
 }

@@ -8,10 +8,7 @@ fn device_of_the_route_receives() {
     node.route("10.0.0.1", 2);
     node.address(1, "10.0.0.1");
     node.address(2, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
 }
 
 #[test]
@@ -32,14 +29,11 @@ fn moved_route_updates_the_conflict() {
     node.route("10.0.0.1", 2);
     node.route_gone("10.0.0.1", 1);
     node.route_gone("10.0.0.1", 2);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2",
+    ]);
 }
 
 #[test]
@@ -48,10 +42,7 @@ fn routes_of_a_downed_link_end_without_a_notification() {
     node.route("10.0.0.1", 2);
     node.conflict_events();
     node.link(link_down(pod(2)));
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate certain: veth1 veth2"]);
     node.pod(2);
     assert!(
         node.conflict_events().is_empty(),
@@ -85,14 +76,11 @@ fn port_of_the_bridge_entry_receives() {
     node.neighbour(9, "10.0.0.1", mac(2), NudState::Reachable);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb(9, 2, mac(1));
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
-            "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
-        ]
-    );
+    node.expect([
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
+        "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",
+    ]);
 }
 
 #[test]
@@ -102,10 +90,7 @@ fn tagged_claims_have_no_receiver() {
     for ifindex in 1..=2 {
         node.observe(tagged(ifindex, "10.0.0.1"));
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1@5 duplicate observed: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1@5 duplicate observed: veth1 veth2"]);
 }
 
 #[test]
@@ -123,13 +108,10 @@ fn link_local_receiver_is_the_bridge_entry_not_the_route() {
         node.address(port.into(), "fe80::1");
     }
     node.neighbour(9, "fe80::1", mac(2), NudState::Stale);
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "raised fe80::1 duplicate certain: veth1 veth2",
-            "updated fe80::1 duplicate certain: veth1 veth2 -> veth2",
-        ]
-    );
+    node.expect([
+        "raised fe80::1 duplicate certain: veth1 veth2",
+        "updated fe80::1 duplicate certain: veth1 veth2 -> veth2",
+    ]);
 }
 
 #[test]
@@ -163,10 +145,7 @@ fn claimant_without_a_known_port_can_receive() {
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.conflict_events();
     node.route("10.0.0.1", 9);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07 -> br9"]
-    );
+    node.expect(["updated 10.0.0.1 duplicate observed: veth1 br9/02:00:00:00:00:07 -> br9"]);
 }
 
 #[test]
@@ -230,13 +209,7 @@ fn removed_link_leaves_traffic_to_a_wider_route() {
     }
     node.address(1, "10.1.1.7");
     node.address(2, "10.1.1.7");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.1.1.7 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.1.1.7 duplicate certain: veth1 veth2"]);
     node.remove_link(9);
-    assert_eq!(
-        node.conflict_events(),
-        ["updated 10.1.1.7 duplicate certain: veth1 veth2 -> veth1"]
-    );
+    node.expect(["updated 10.1.1.7 duplicate certain: veth1 veth2 -> veth1"]);
 }

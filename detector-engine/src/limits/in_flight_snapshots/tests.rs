@@ -3,7 +3,7 @@
 #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
 use super::*;
-use crate::model::observation::AssignedAddress;
+use crate::model::AssignedAddress;
 
 /// A table row: its label, and what happens to the snapshots in flight.
 type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));
@@ -44,8 +44,8 @@ fn is_outdated(outcome: &SnapshotOutcome, key: StateKey) -> Option<bool> {
 #[test]
 fn failed_snapshot_keeps_updates_for_later_ones() {
     let mut snapshots = InFlightSnapshots::default();
-    snapshots.start(FIRST);
-    snapshots.start(SECOND);
+    snapshots.start(FIRST, false);
+    snapshots.start(SECOND, false);
     snapshots.touch(StateKey::Link(1));
     snapshots.fail(FIRST);
     let done = snapshots.finish(SECOND, SnapshotScope::Node);
@@ -57,9 +57,9 @@ fn failed_snapshot_keeps_updates_for_later_ones() {
 #[test]
 fn merged_snapshot_leaves_the_record_to_those_in_flight() {
     let mut snapshots = InFlightSnapshots::default();
-    snapshots.start(FIRST);
+    snapshots.start(FIRST, false);
     snapshots.touch(StateKey::Link(1));
-    snapshots.start(SECOND);
+    snapshots.start(SECOND, false);
     snapshots.touch(StateKey::Link(2));
     let SnapshotOutcome::Usable(first) = snapshots.finish(FIRST, SnapshotScope::Device(1)) else {
         panic!("the snapshot was started");
@@ -77,8 +77,8 @@ fn merged_snapshot_leaves_the_record_to_those_in_flight() {
 #[test]
 fn device_snapshot_does_not_supersede_a_node_snapshot() {
     let mut snapshots = InFlightSnapshots::default();
-    snapshots.start(FIRST);
-    snapshots.start(SECOND);
+    snapshots.start(FIRST, false);
+    snapshots.start(SECOND, false);
     snapshots.finish(SECOND, SnapshotScope::Device(1));
     let done = snapshots.finish(FIRST, SnapshotScope::Node);
     assert_eq!(is_outdated(&done, StateKey::Link(1)), Some(false));
@@ -89,7 +89,7 @@ fn recorded_updates_are_bounded_per_snapshot() {
     const MAX: u32 = 262_144;
     let mut snapshots = InFlightSnapshots::default();
     for (changes, usable) in [(MAX, true), (MAX + 1, false), (1, true)] {
-        snapshots.start(FIRST);
+        snapshots.start(FIRST, false);
         for ifindex in 0..changes {
             snapshots.touch(StateKey::Link(ifindex));
         }
@@ -114,17 +114,17 @@ fn updates_outside_a_snapshot_are_not_kept() {
     let cases: [SnapshotsCase; 4] = [
         ("none in flight", &|snapshots| fill(snapshots)),
         ("failed", &|snapshots| {
-            snapshots.start(FIRST);
+            snapshots.start(FIRST, false);
             fill(snapshots);
             snapshots.fail(FIRST);
         }),
         ("device finished", &|snapshots| {
-            snapshots.start(FIRST);
+            snapshots.start(FIRST, false);
             fill(snapshots);
             snapshots.finish(FIRST, SnapshotScope::Device(1));
         }),
         ("overflowed", &|snapshots| {
-            snapshots.start(FIRST);
+            snapshots.start(FIRST, false);
             fill(snapshots);
             snapshots.touch(StateKey::Link(MAX));
         }),
@@ -132,7 +132,7 @@ fn updates_outside_a_snapshot_are_not_kept() {
     for (case, run) in cases {
         let mut snapshots = InFlightSnapshots::default();
         run(&mut snapshots);
-        snapshots.start(SECOND);
+        snapshots.start(SECOND, false);
         snapshots.touch(StateKey::Link(MAX));
         let done = snapshots.finish(SECOND, SnapshotScope::Node);
         assert_eq!(
@@ -149,7 +149,7 @@ fn assignments_of_an_address_are_touched_each() {
     for prefix_len in [0, 24, 32] {
         let id = assignment(prefix_len);
         let mut snapshots = InFlightSnapshots::default();
-        snapshots.start(FIRST);
+        snapshots.start(FIRST, false);
         snapshots.touch(StateKey::Assignment(Owner::Peer(PEER), id));
         snapshots.touch(StateKey::Address(Owner::Peer(PEER), ip("10.0.0.1")));
         snapshots.touch(StateKey::Assignment(Owner::Link(9), id));

@@ -8,13 +8,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::{
-    mirror::facts::{Facts, StoreOutcome, contest::Claimer},
+    mirror::{
+        StoreOutcome,
+        facts::{Facts, contest::Claimer},
+    },
     model::{
-        beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp, Vlan},
-        scope::{is_like, is_link_local},
-        settings::Bounds,
-        snapshot::FurtherPlace,
+        AssignedAddress, AssignmentId, Beginning, FurtherPlace, IfIndex, Mac, Owner, Peer, Seen,
+        Timestamp, UnknownBeginning, Vlan, is_like, is_link_local,
     },
     small_set::{SmallSet, push_compact},
 };
@@ -176,7 +176,6 @@ impl Facts {
         (device, peer): (IfIndex, Peer),
         info: AssignedAddress,
         (at, mut beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.assigned_mut(Owner::Peer(peer), address) {
@@ -187,7 +186,7 @@ impl Facts {
             let is_same = known.info().map(|known| known.dad_failed) == Some(info.dad_failed);
             known.on = AssignedOn::Pod(peer, info);
             return if is_same {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             } else {
                 StoreOutcome::Changed
             };
@@ -197,10 +196,10 @@ impl Facts {
             peer: Some(peer),
         };
         let count = self.assigned_count(peer);
-        if count >= bounds.claims_per_device
-            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        if count >= self.bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count)
         {
-            return self.overflow(peer, info, bounds);
+            return self.overflow(peer, info);
         }
         let known = self.overflow.take(peer, address);
         if known.is_some() {
@@ -211,33 +210,32 @@ impl Facts {
         let seen = Seen::once(at, beginning);
         let added = Assigned::on_pod(peer, info, assignments, seen);
         self.insert_assigned(address, added);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 
     pub(super) fn insert_assigned(&mut self, address: IpAddr, assigned: Assigned) {
-        let owned = self.owners.entry(assigned.owner()).or_default();
-        owned.insert(address);
+        self.owners.insert(assigned.owner(), address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.assigned, assigned);
     }
 
     /// How many addresses are assigned on `peer`.
     pub(crate) fn assigned_count(&self, peer: Peer) -> usize {
-        self.owners.get(&Owner::Peer(peer)).map_or(0, SmallSet::len)
+        self.owners.len_of(&Owner::Peer(peer))
     }
 
     /// Whether an address of the family of `address` is assigned on `peer`; one that is not
     /// link-local, unless `address` is.
     pub(crate) fn has_address_like(&self, peer: Peer, address: IpAddr) -> bool {
-        let owned = self.owners.get(&Owner::Peer(peer));
-        owned.is_some_and(|owned| owned.iter().any(|known| is_like(*known, address)))
+        let mut owned = self.owners.of(&Owner::Peer(peer));
+        owned.any(|known| is_like(*known, address))
     }
 
     /// Whether only link-local addresses are assigned on `peer`, or none.
     pub(crate) fn is_bare(&self, peer: Peer) -> bool {
-        let owned = self.owners.get(&Owner::Peer(peer));
-        owned.is_none_or(|owned| owned.iter().all(|address| is_link_local(*address)))
+        let mut owned = self.owners.of(&Owner::Peer(peer));
+        owned.all(|address| is_link_local(*address))
     }
 
     /// Removes one assignment of an address. The address itself stays until [`Facts::unassign`].
@@ -284,9 +282,7 @@ impl Facts {
     }
 
     fn assigned_of(&self, owner: Owner) -> impl Iterator<Item = (IpAddr, &Assigned)> {
-        let owned = self.owners.get(&owner);
-        let addresses = owned.into_iter().flat_map(SmallSet::iter);
-        addresses.filter_map(move |address| {
+        self.owners.of(&owner).filter_map(move |address| {
             let facts = self.by_address.get(address)?;
             Some((*address, facts.assigned_to(owner)?))
         })
@@ -313,7 +309,9 @@ impl Facts {
                 }
                 self.unindex_link(ifindex, address);
             }
-            Owner::Peer(_) | Owner::Further(_) => self.unindex(owner, address),
+            Owner::Peer(_) | Owner::Further(_) => {
+                self.owners.remove(owner, &address);
+            }
         }
         self.drop_if_empty(address);
         was_assigned
@@ -351,15 +349,14 @@ impl Facts {
         ifindex: IfIndex,
         info: AssignedAddress,
         (at, beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let address = info.address;
         if let Some(known) = self.assigned_mut(Owner::Link(ifindex), address) {
             known.seen.last = at;
             known.assignments.add(info.id());
-            return StoreOutcome::Refreshed;
+            return StoreOutcome::Known;
         }
-        if self.host_count >= bounds.kernel_entries {
+        if self.host_count >= self.bounds.kernel_entries {
             return StoreOutcome::Refused;
         }
         let added = Assigned {
@@ -370,7 +367,7 @@ impl Facts {
         self.insert_assigned(address, added);
         self.host_count += 1;
         self.presence.add(ifindex, address);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 

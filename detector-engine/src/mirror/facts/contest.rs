@@ -8,10 +8,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::facts::{AddressFacts, AssignedOn, Facts},
-    model::{
-        observation::{IfIndex, Peer},
-        settings::Bounds,
-    },
+    model::{IfIndex, Peer},
 };
 
 /// How many times its bound a device may exceed by addresses that are claimed by others beyond their bounds.
@@ -44,9 +41,8 @@ impl Facts {
         address: IpAddr,
         claimer: Claimer,
         count: usize,
-        bounds: &Bounds,
     ) -> bool {
-        let share = bounds.claims_per_device;
+        let share = self.bounds.claims_per_device;
         match self.rival_of(address, claimer, share) {
             Some(Rival::WithinBound) => true,
             Some(Rival::BeyondBound) => count < share.saturating_mul(CONTESTED_FACTOR),
@@ -101,9 +97,9 @@ impl Facts {
         });
         let others = |ifindex: IfIndex| ifindex != claimer.device;
         let neighbours = facts.neighbours.iter().filter(|n| others(n.ifindex));
-        let neighbours = neighbours.map(|n| rival(self.neighbours.of(n.ifindex)));
+        let neighbours = neighbours.map(|n| rival(self.neighbours.of(&n.ifindex)));
         let frames = facts.frames.iter().filter(|f| others(f.ifindex));
-        let frames = frames.map(|f| rival(self.frames.of(f.ifindex)));
+        let frames = frames.map(|f| rival(self.frames.of(&f.ifindex)));
         assigned.chain(neighbours).chain(frames).max()
     }
 }

@@ -3,29 +3,16 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::facts::{Claimer, Facts, Owner, StoreOutcome},
-    model::{
-        beginning::Seen,
-        observation::{FrameKind, IfIndex, Mac, Peer, Vlan},
-        settings::Bounds,
+    mirror::{
+        StoreOutcome,
+        facts::{Claimer, Facts, Owner},
     },
+    model::{FrameFact, IfIndex, Peer, Vlan},
     small_set::push_compact,
 };
 
 /// Which share of a device's claims makes room at its bound: few scans for many claims.
 const EVICTED_SHARE: usize = 8;
-
-/// A claim seen in frames: one per device, VLAN and protocol.
-#[derive(Clone, Debug)]
-pub(crate) struct FrameFact {
-    pub(crate) ifindex: IfIndex,
-    pub(crate) vlan: Vlan,
-    pub(crate) kind: FrameKind,
-    pub(crate) mac: Mac,
-    pub(crate) ether_source: Mac,
-    pub(crate) tentative: bool,
-    pub(crate) seen: Seen,
-}
 
 impl Facts {
     /// Adds a claim of the pod whose peer is `peer`.
@@ -34,14 +21,11 @@ impl Facts {
         fact: FrameFact,
         address: IpAddr,
         peer: Option<Peer>,
-        bounds: &Bounds,
     ) -> StoreOutcome {
         // Tagged frames are about other links of the pod than the one whose addresses are read.
-        if fact.vlan == Vlan::default()
-            && self
-                .removals
-                .is_outdated(fact.ifindex, address, fact.seen.last)
-        {
+        let removed = self.removals.last(fact.ifindex, address);
+        let removed = removed.filter(|_| fact.vlan == Vlan::default());
+        if removed.is_some_and(|removed| fact.seen.last <= removed) {
             return StoreOutcome::Outdated;
         }
         let same =
@@ -67,31 +51,31 @@ impl Facts {
             return if changed {
                 StoreOutcome::Changed
             } else {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             };
         }
-        let count = self.frames.of(fact.ifindex);
+        let count = self.frames.of(&fact.ifindex);
         let claimer = Claimer {
             device: fact.ifindex,
             peer,
         };
-        if count >= bounds.claims_per_device
-            && !self.is_accepted_beyond(address, claimer, count, bounds)
+        if count >= self.bounds.claims_per_device
+            && !self.is_accepted_beyond(address, claimer, count)
         {
             return StoreOutcome::Refused;
         }
         let at = fact.seen.last;
         self.frames.add(fact.ifindex);
-        self.index_link(fact.ifindex, address);
+        self.owners.insert(Owner::Link(fact.ifindex), address);
         let entry = self.by_address.entry(address).or_default();
         push_compact(&mut entry.frames, fact);
-        self.promote(address, at, bounds);
+        self.promote(address, at);
         StoreOutcome::Changed
     }
 
     /// Makes room on a device at its bound: removes an eighth of its claims, the oldest of those that nothing contests. Returns
     /// their addresses.
-    pub(crate) fn evict_frames(&mut self, device: IfIndex, bounds: &Bounds) -> Vec<IpAddr> {
+    pub(crate) fn evict_frames(&mut self, device: IfIndex) -> Vec<IpAddr> {
         let addresses = self.owned_by(Owner::Link(device)).into_iter();
         let uncontested = addresses.filter_map(|address| {
             let facts = self.get(address).filter(|facts| !facts.can_conflict())?;
@@ -100,7 +84,7 @@ impl Facts {
         });
         let mut uncontested: Vec<_> = uncontested.collect();
         uncontested.sort_unstable();
-        uncontested.truncate(bounds.claims_per_device.div_ceil(EVICTED_SHARE));
+        uncontested.truncate(self.bounds.claims_per_device.div_ceil(EVICTED_SHARE));
         let evicted: Vec<_> = uncontested
             .into_iter()
             .map(|(_, address)| address)
@@ -127,7 +111,9 @@ impl Facts {
         if gone == 0 {
             return false;
         }
-        self.frames.subtract(ifindex, gone);
+        for _ in 0..gone {
+            self.frames.subtract(ifindex);
+        }
         self.unindex_link(ifindex, address);
         self.drop_if_empty(address);
         true

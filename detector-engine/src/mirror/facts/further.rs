@@ -3,19 +3,14 @@
 //! Bound: as many of one peer as it may have assigned, and more if others claim them. Of those beyond, only the addresses are
 //! remembered; a snapshot lists a bounded number of them.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 use crate::{
     hash::HashSet,
     mirror::facts::{
         Assigned, AssignedOn, Facts, FurtherInterface, Owner, contest::CONTESTED_FACTOR,
     },
-    model::{
-        beginning::{Beginning, Seen},
-        observation::{Peer, Timestamp},
-        settings::Bounds,
-        snapshot::{FurtherAddress, FurtherPlace},
-    },
+    model::{Beginning, FurtherAddress, FurtherPlace, Peer, Seen, Timestamp},
 };
 
 impl Facts {
@@ -26,15 +21,17 @@ impl Facts {
         peer: Peer,
         found: Vec<FurtherAddress>,
         (at, beginning): (Timestamp, Beginning),
-        bounds: &Bounds,
     ) -> (Vec<IpAddr>, Vec<IpAddr>) {
         let mut found = found;
         self.further_beyond.remove(&peer);
-        if found.len() > bounds.claims_per_device {
+        if found.len() > self.bounds.claims_per_device {
             found.sort_by_cached_key(|f| !self.may_contest_further(f.address, peer));
             let contested = found.partition_point(|f| self.may_contest_further(f.address, peer));
-            let most = bounds.claims_per_device.saturating_mul(CONTESTED_FACTOR);
-            let kept = contested.clamp(bounds.claims_per_device, most);
+            let most = self
+                .bounds
+                .claims_per_device
+                .saturating_mul(CONTESTED_FACTOR);
+            let kept = contested.clamp(self.bounds.claims_per_device, most);
             let beyond = found.split_off(kept.min(found.len()));
             self.further_beyond
                 .insert(peer, beyond.into_iter().map(|f| f.address).collect());
@@ -61,7 +58,7 @@ impl Facts {
                 let seen = Seen::once(at, beginning);
                 self.insert_assigned(address, Assigned::on_further(peer, interface, seen));
                 added.push(address);
-                self.promote(address, at, bounds);
+                self.promote(address, at);
             }
         }
         for address in &gone {
@@ -91,11 +88,7 @@ impl Facts {
     pub(super) fn note_contested_further(&mut self, address: IpAddr) {
         let beyond = self.further_beyond.iter();
         let peers = beyond.filter(|(_, addresses)| addresses.contains(&address));
-        self.further_contested.extend(peers.map(|(peer, _)| *peer));
-    }
-
-    /// The peers of pods that are to be read, because another claims an address that they have beyond their bounds.
-    pub(crate) fn take_contested_further(&mut self) -> BTreeSet<Peer> {
-        std::mem::take(&mut self.further_contested)
+        let contested = &mut self.side_effects.contested_further;
+        contested.extend(peers.map(|(peer, _)| *peer));
     }
 }

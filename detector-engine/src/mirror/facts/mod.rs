@@ -3,8 +3,8 @@
 //! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
 //! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
 //! entries, former ones included; what a pod can make grow stays within
-//! [`Bounds::claims_per_device`](crate::model::settings::Bounds::claims_per_device), except for what others claim too
-//! ([`contest`]), everything else within [`Bounds::kernel_entries`](crate::model::settings::Bounds::kernel_entries).
+//! [`Bounds::claims_per_device`](crate::model::Bounds::claims_per_device), except for what others claim too
+//! ([`contest`]), everything else within [`Bounds::kernel_entries`](crate::model::Bounds::kernel_entries).
 
 mod assigned;
 mod contest;
@@ -20,15 +20,15 @@ use std::{collections::BTreeSet, net::IpAddr};
 pub use assigned::MAX_ASSIGNMENTS;
 pub(crate) use assigned::{Assigned, AssignedOn, FurtherInterface, RemovedAssignment};
 pub(crate) use contest::Claimer;
-pub(crate) use frames::FrameFact;
 pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
-pub(crate) use crate::model::kernel_objects::Owner;
+pub(crate) use crate::model::Owner;
 use crate::{
+    counts::Counts,
     hash::{HashMap, HashSet},
+    index::Index,
     mirror::topology::L3Presence,
-    model::observation::{IfIndex, Mac, NsId, Peer},
-    small_set::SmallSet,
+    model::{Bounds, FrameFact, IfIndex, Link, Mac, NsId, Peer},
 };
 use overflow::AddressOverflow;
 use removals::RecentRemovals;
@@ -66,9 +66,19 @@ impl AddressFacts {
         self.assigned_to(Owner::Further(peer)).is_some()
     }
 
-    /// Whether the pod has the address on `peer`, or on a further interface that concerns it.
-    pub(crate) fn is_held_on(&self, peer: Peer) -> bool {
-        self.is_assigned_on(peer) || self.is_further_on(peer)
+    /// Whether the pod behind a device has the address on the device's peer, or on a further interface that concerns it.
+    pub(crate) fn is_held_by(&self, device: &Link) -> bool {
+        let has = |peer| self.is_assigned_on(peer) || self.is_further_on(peer);
+        device.peer.is_some_and(has)
+    }
+
+    /// The neighbour entry on a link.
+    pub(crate) fn neighbour_on(&self, ifindex: IfIndex) -> Option<&NeighbourFact> {
+        self.neighbours.iter().find(|n| n.ifindex == ifindex)
+    }
+
+    fn neighbour_on_mut(&mut self, ifindex: IfIndex) -> Option<&mut NeighbourFact> {
+        self.neighbours.iter_mut().find(|n| n.ifindex == ifindex)
     }
 
     /// Whether an interface in this namespace has the address.
@@ -89,72 +99,52 @@ impl AddressFacts {
     }
 }
 
-/// The result of storing a fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreOutcome {
-    /// The set of claimants may have changed.
-    Changed,
-    /// Only timestamps changed.
-    Refreshed,
-    /// It is older than what ended it.
-    Outdated,
-    /// Rejected at a bound.
-    Refused,
-}
-
-/// Number of facts of one kind by link.
-#[derive(Debug, Default)]
-struct LinkCounts(HashMap<IfIndex, usize>);
-
-impl LinkCounts {
-    fn of(&self, ifindex: IfIndex) -> usize {
-        self.0.get(&ifindex).copied().unwrap_or_default()
-    }
-
-    fn add(&mut self, ifindex: IfIndex) {
-        *self.0.entry(ifindex).or_default() += 1;
-    }
-
-    fn subtract(&mut self, ifindex: IfIndex, count: usize) {
-        if let Some(known) = self.0.get_mut(&ifindex) {
-            *known = known.saturating_sub(count);
-            if *known == 0 {
-                self.0.remove(&ifindex);
-            }
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
+    bounds: Bounds,
     /// Boxed: a table has up to twice as many places as entries.
     by_address: HashMap<IpAddr, Box<AddressFacts>>,
-    owners: HashMap<Owner, SmallSet<IpAddr>>,
+    owners: Index<Owner, IpAddr>,
     /// Addresses on further interfaces beyond the bound of their peer: stored once another claims the address too.
     further_beyond: HashMap<Peer, HashSet<IpAddr>>,
-    /// Peers with such an address that another claims since last taken.
-    further_contested: BTreeSet<Peer>,
-    frames: LinkCounts,
-    neighbours: LinkCounts,
+    /// Claims in frames, and neighbour entries, by link.
+    frames: Counts<IfIndex>,
+    neighbours: Counts<IfIndex>,
     neighbour_count: usize,
     host_count: usize,
     /// The addresses for which neighbour entries of a bridge have a hardware address.
-    behind: HashMap<(IfIndex, Mac), SmallSet<IpAddr>>,
-    /// What was removed from `behind` since last taken.
-    unreferenced: Vec<(IfIndex, Mac)>,
+    behind: Index<(IfIndex, Mac), IpAddr>,
     removals: RecentRemovals,
     /// Withdrawn neighbour entries.
     withdrawals: RecentRemovals,
     overflow: AddressOverflow,
-    /// Peers that lost addresses of `overflow` since last taken, once for each time.
-    overflow_losers: Vec<Peer>,
-    /// Addresses that were moved back to `overflow` since last taken.
-    demoted: Vec<IpAddr>,
     /// The node's addresses by link.
     pub(crate) presence: L3Presence,
+    /// To be taken at the end of a step.
+    pub(crate) side_effects: SideEffects,
+}
+
+/// What became of others while facts were stored and removed.
+#[derive(Debug, Default)]
+pub(crate) struct SideEffects {
+    /// Peers that have addresses in `further_beyond` which another claims: they are to be read.
+    pub(crate) contested_further: BTreeSet<Peer>,
+    /// Peers that lost addresses at the bound of all that are beyond the bounds of peers, once for each time.
+    pub(crate) overflow_losers: Vec<Peer>,
+    /// Addresses beyond the bounds of peers that are no claims any more.
+    pub(crate) demoted: Vec<IpAddr>,
+    /// Hardware addresses that left the last neighbour entry of their bridge.
+    pub(crate) unreferenced: Vec<(IfIndex, Mac)>,
 }
 
 impl Facts {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn get(&self, address: IpAddr) -> Option<&AddressFacts> {
         self.by_address.get(&address).map(Box::as_ref)
     }
@@ -165,7 +155,7 @@ impl Facts {
 
     /// How many neighbour entries are on one link.
     pub(crate) fn neighbours_on(&self, ifindex: IfIndex) -> usize {
-        self.neighbours.of(ifindex)
+        self.neighbours.of(&ifindex)
     }
 
     /// How many addresses the node itself has, once for each link.
@@ -178,10 +168,7 @@ impl Facts {
     }
 
     pub(crate) fn owned_by(&self, owner: Owner) -> Vec<IpAddr> {
-        self.owners
-            .get(&owner)
-            .map(|set| set.iter().copied().collect())
-            .unwrap_or_default()
+        self.owners.of(&owner).copied().collect()
     }
 
     /// Removes the facts of a link of the node (frames, neighbours, node addresses).
@@ -205,30 +192,14 @@ impl Facts {
         addresses
     }
 
-    fn index_link(&mut self, ifindex: IfIndex, address: IpAddr) {
-        self.owners
-            .entry(Owner::Link(ifindex))
-            .or_default()
-            .insert(address);
-    }
-
     fn unindex_link(&mut self, ifindex: IfIndex, address: IpAddr) {
         let still = self.by_address.get(&address).is_some_and(|entry| {
             entry.frames.iter().any(|f| f.ifindex == ifindex)
-                || entry.neighbours.iter().any(|n| n.ifindex == ifindex)
+                || entry.neighbour_on(ifindex).is_some()
                 || entry.assigned_to(Owner::Link(ifindex)).is_some()
         });
         if !still {
-            self.unindex(Owner::Link(ifindex), address);
-        }
-    }
-
-    fn unindex(&mut self, owner: Owner, address: IpAddr) {
-        if let Some(set) = self.owners.get_mut(&owner) {
-            set.remove(&address);
-            if set.is_empty() {
-                self.owners.remove(&owner);
-            }
+            self.owners.remove(Owner::Link(ifindex), &address);
         }
     }
 

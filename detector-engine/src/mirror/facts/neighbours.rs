@@ -3,12 +3,11 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::{
-    mirror::facts::{Claimer, Facts, StoreOutcome},
-    model::{
-        beginning::{Beginning, Seen},
-        observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
-        settings::Bounds,
+    mirror::{
+        StoreOutcome,
+        facts::{Claimer, Facts, Owner},
     },
+    model::{Beginning, IfIndex, Mac, Neighbour, NudState, Peer, Seen, Timestamp},
     small_set::push_compact,
 };
 
@@ -64,10 +63,7 @@ pub(crate) struct NeighbourUpdateContext {
 impl Facts {
     /// Addresses whose neighbour entry on `bridge` has or recently had `mac`.
     pub(crate) fn addresses_behind(&self, bridge: IfIndex, mac: Mac) -> Vec<IpAddr> {
-        self.behind
-            .get(&(bridge, mac))
-            .map(|set| set.iter().copied().collect())
-            .unwrap_or_default()
+        self.behind.of(&(bridge, mac)).copied().collect()
     }
 
     /// Whether a neighbour entry on `bridge` has or recently had `mac`.
@@ -81,7 +77,6 @@ impl Facts {
         n: Neighbour,
         lladdr: Mac,
         context: NeighbourUpdateContext,
-        bounds: &Bounds,
     ) -> StoreOutcome {
         let NeighbourUpdateContext {
             at,
@@ -91,11 +86,9 @@ impl Facts {
             peer,
         } = context;
         let entry = self.by_address.get_mut(&n.address);
-        let known =
-            entry.and_then(|entry| entry.neighbours.iter_mut().find(|k| k.ifindex == n.ifindex));
-        if let Some(known) = known {
+        if let Some(known) = entry.and_then(|entry| entry.neighbour_on_mut(n.ifindex)) {
             if live && at < known.reported {
-                return StoreOutcome::Refreshed;
+                return StoreOutcome::Known;
             }
             let confirmed = live && n.state == NudState::Reachable;
             let same_lladdr = known.lladdr == lladdr;
@@ -121,29 +114,31 @@ impl Facts {
                 self.unreference_mac(n.ifindex, mac, n.address);
             }
             if former.is_some() {
-                self.reference_mac(n.ifindex, lladdr, n.address);
+                self.behind.insert((n.ifindex, lladdr), n.address);
             }
             return if changed {
                 StoreOutcome::Changed
             } else {
-                StoreOutcome::Refreshed
+                StoreOutcome::Known
             };
         }
-        if live && self.withdrawals.is_before(n.ifindex, n.address, at) {
-            return StoreOutcome::Refreshed;
+        // At the same time, the order in which both were reported counts.
+        let withdrawn = self.withdrawals.last(n.ifindex, n.address);
+        if live && withdrawn.is_some_and(|withdrawn| at < withdrawn) {
+            return StoreOutcome::Known;
         }
         // A bridge's entries come from all its ports; those on a pod device are caused by that pod.
         let share = match former {
-            Some(_) => bounds.kernel_entries,
-            None => bounds.claims_per_device,
+            Some(_) => self.bounds.kernel_entries,
+            None => self.bounds.claims_per_device,
         };
-        let count = self.neighbours.of(n.ifindex);
+        let count = self.neighbours.of(&n.ifindex);
         let claimer = Claimer {
             device: n.ifindex,
             peer,
         };
-        if (count >= share || self.neighbour_count >= bounds.kernel_entries)
-            && !self.is_accepted_beyond(n.address, claimer, count, bounds)
+        if (count >= share || self.neighbour_count >= self.bounds.kernel_entries)
+            && !self.is_accepted_beyond(n.address, claimer, count)
         {
             return StoreOutcome::Refused;
         }
@@ -162,11 +157,11 @@ impl Facts {
         push_compact(&mut entry.neighbours, added);
         self.neighbours.add(n.ifindex);
         self.neighbour_count += 1;
-        self.index_link(n.ifindex, n.address);
+        self.owners.insert(Owner::Link(n.ifindex), n.address);
         if former.is_some() {
-            self.reference_mac(n.ifindex, lladdr, n.address);
+            self.behind.insert((n.ifindex, lladdr), n.address);
         }
-        self.promote(n.address, at, bounds);
+        self.promote(n.address, at);
         StoreOutcome::Changed
     }
 
@@ -178,8 +173,8 @@ impl Facts {
         at: Timestamp,
     ) -> bool {
         let facts = self.by_address.get(&address);
-        let mut known = facts.into_iter().flat_map(|facts| &facts.neighbours);
-        if known.any(|n| n.ifindex == ifindex && at < n.reported) {
+        let known = facts.and_then(|facts| facts.neighbour_on(ifindex));
+        if known.is_some_and(|known| at < known.reported) {
             return false;
         }
         self.withdrawals.record(ifindex, address, at);
@@ -194,7 +189,7 @@ impl Facts {
             return false;
         };
         let gone = entry.neighbours.swap_remove(position);
-        self.neighbours.subtract(ifindex, 1);
+        self.neighbours.subtract(ifindex);
         self.neighbour_count -= 1;
         for mac in gone.former.iter().map(|f| f.mac).chain([gone.lladdr]) {
             self.unreference_mac(ifindex, mac, address);
@@ -214,25 +209,21 @@ impl Facts {
         is_newer: bool,
         is_behind_pod: impl Fn(Mac) -> bool,
     ) -> bool {
-        let Some(entry) = self.by_address.get_mut(&address) else {
+        let entry = self.by_address.get_mut(&address);
+        let Some(neighbour) = entry.and_then(|entry| entry.neighbour_on_mut(ifindex)) else {
             return false;
         };
-        let mut touched = false;
-        for neighbour in entry.neighbours.iter_mut().filter(|n| n.ifindex == ifindex) {
-            if is_behind_pod(neighbour.lladdr) {
-                if !is_newer {
-                    neighbour.refuted = true;
-                    neighbour.confirmed = false;
-                }
-                neighbour.returned = false;
+        let mut touched = is_behind_pod(neighbour.lladdr);
+        if touched {
+            neighbour.returned = false;
+            neighbour.refuted |= !is_newer;
+            neighbour.confirmed &= is_newer;
+        }
+        for former in &mut neighbour.former {
+            if is_behind_pod(former.mac) {
+                former.flapped = false;
+                former.refuted = true;
                 touched = true;
-            }
-            for former in &mut neighbour.former {
-                if is_behind_pod(former.mac) {
-                    former.flapped = false;
-                    former.refuted = true;
-                    touched = true;
-                }
             }
         }
         touched
@@ -247,8 +238,7 @@ impl Facts {
         seen: Seen,
     ) {
         let entry = self.by_address.get_mut(&address);
-        let Some(entry) = entry.and_then(|e| e.neighbours.iter_mut().find(|n| n.ifindex == bridge))
-        else {
+        let Some(entry) = entry.and_then(|entry| entry.neighbour_on_mut(bridge)) else {
             return;
         };
         if entry.lladdr == mac {
@@ -263,30 +253,14 @@ impl Facts {
                     refuted: false,
                 },
             );
-            self.reference_mac(bridge, mac, address);
+            self.behind.insert((bridge, mac), address);
         }
-    }
-
-    fn reference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
-        self.behind
-            .entry((bridge, mac))
-            .or_default()
-            .insert(address);
     }
 
     fn unreference_mac(&mut self, bridge: IfIndex, mac: Mac, address: IpAddr) {
-        if let Some(set) = self.behind.get_mut(&(bridge, mac)) {
-            set.remove(&address);
-            if set.is_empty() {
-                self.behind.remove(&(bridge, mac));
-                self.unreferenced.push((bridge, mac));
-            }
+        if self.behind.remove((bridge, mac), &address) {
+            self.side_effects.unreferenced.push((bridge, mac));
         }
-    }
-
-    /// Hardware addresses that left the last neighbour entry since the previous call.
-    pub(crate) fn take_unreferenced(&mut self) -> Vec<(IfIndex, Mac)> {
-        std::mem::take(&mut self.unreferenced)
     }
 }
 

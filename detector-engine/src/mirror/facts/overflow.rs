@@ -1,21 +1,23 @@
 //! Addresses assigned in a pod beyond its bound. They are kept in a compact form, count as claims only once another claims them
 //! too, and hide no conflict therefore.
 //!
-//! Invariant: at most [`Bounds::overflow_addresses`](crate::model::settings::Bounds) in all. At that bound, the peer that has the
+//! Invariant: at most [`Bounds::overflow_addresses`](crate::model::Bounds) in all. At that bound, the peer that has the
 //! most loses some.
 
 use std::{collections::hash_map::Entry, net::IpAddr};
 
 use crate::{
     hash::HashMap,
-    mirror::facts::{
-        Assigned, Facts, StoreOutcome,
-        assigned::{Assignments, RemovedAssignment},
+    mirror::{
+        StoreOutcome,
+        facts::{
+            Assigned, Facts,
+            assigned::{Assignments, RemovedAssignment},
+        },
     },
     model::{
-        beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp},
-        settings::Bounds,
+        AssignedAddress, AssignmentId, Beginning, Owner, Peer, Seen, Timestamp, UnknownBeginning,
+        host_prefix_len,
     },
 };
 
@@ -119,25 +121,20 @@ impl AddressOverflow {
 
 impl Facts {
     /// Remembers an address beyond the peer's bound.
-    pub(super) fn overflow(
-        &mut self,
-        peer: Peer,
-        info: AssignedAddress,
-        bounds: &Bounds,
-    ) -> StoreOutcome {
-        let bound = bounds.overflow_addresses;
+    pub(super) fn overflow(&mut self, peer: Peer, info: AssignedAddress) -> StoreOutcome {
+        let bound = self.bounds.overflow_addresses;
         match self.overflow.insert(peer, info.id(), bound) {
-            Ok(None) => StoreOutcome::Refreshed,
+            Ok(None) => StoreOutcome::Known,
             Ok(Some(loser)) => {
-                self.overflow_losers.push(loser);
-                StoreOutcome::Refreshed
+                self.side_effects.overflow_losers.push(loser);
+                StoreOutcome::Known
             }
             Err(()) => StoreOutcome::Refused,
         }
     }
 
     /// Another claim of the address was stored: those beyond the bounds of peers count now.
-    pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp, bounds: &Bounds) {
+    pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp) {
         if !self.further_beyond.is_empty() {
             self.note_contested_further(address);
         }
@@ -146,17 +143,16 @@ impl Facts {
         }
         let peers: Vec<Peer> = self.overflow.peers_with(address).collect();
         for peer in peers {
-            if self.assigned_count(peer) >= bounds.claims_per_device * 2 {
-                self.demote_uncontested(peer, bounds);
+            if self.assigned_count(peer) >= self.bounds.claims_per_device * 2 {
+                self.demote_uncontested(peer);
             }
             let Some(assignments) = self.overflow.take(peer, address) else {
                 continue;
             };
             // What else was reported about it is not remembered.
-            let prefix_len = if address.is_ipv4() { 32 } else { 128 };
             let info = AssignedAddress {
                 address,
-                prefix_len,
+                prefix_len: host_prefix_len(address),
                 other_end: None,
                 tentative: false,
                 dad_failed: false,
@@ -169,8 +165,8 @@ impl Facts {
     }
 
     /// Of a peer beyond its bound, moves the addresses that no other claims any more back.
-    fn demote_uncontested(&mut self, peer: Peer, bounds: &Bounds) {
-        let excess = self.assigned_count(peer) - bounds.claims_per_device;
+    fn demote_uncontested(&mut self, peer: Peer) {
+        let excess = self.assigned_count(peer) - self.bounds.claims_per_device;
         let mut uncontested = self.owned_by(Owner::Peer(peer));
         uncontested.retain(|address| {
             let facts = self.by_address.get(address);
@@ -183,24 +179,17 @@ impl Facts {
                 continue;
             };
             self.unassign(Owner::Peer(peer), address);
-            self.demoted.push(address);
+            self.side_effects.demoted.push(address);
             for id in ids {
-                match self.overflow.insert(peer, id, bounds.overflow_addresses) {
-                    Ok(loser) => self.overflow_losers.extend(loser),
-                    Err(()) => self.overflow_losers.push(peer),
+                match self
+                    .overflow
+                    .insert(peer, id, self.bounds.overflow_addresses)
+                {
+                    Ok(loser) => self.side_effects.overflow_losers.extend(loser),
+                    Err(()) => self.side_effects.overflow_losers.push(peer),
                 }
             }
         }
-    }
-
-    /// The peers that lost addresses at the bound of all since the last call.
-    pub(crate) fn take_overflow_losers(&mut self) -> Vec<Peer> {
-        std::mem::take(&mut self.overflow_losers)
-    }
-
-    /// The addresses that were moved back since the last call: they are no claims any more.
-    pub(crate) fn take_demoted(&mut self) -> Vec<IpAddr> {
-        std::mem::take(&mut self.demoted)
     }
 
     /// How many addresses are beyond the bounds of their peers.

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, net::IpAddr};
 
 use crate::{
     hash::HashMap,
-    model::observation::{IfIndex, Timestamp},
+    model::{IfIndex, Timestamp},
 };
 
 /// Bound on remembered removals, the newest; a frame waits in the ring buffer for milliseconds.
@@ -30,20 +30,9 @@ impl RecentRemovals {
         }
     }
 
-    /// Whether a frame of `device` from `at` was sent before the address was removed there.
-    pub(super) fn is_outdated(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
-        self.when
-            .get(&(device, address))
-            .is_some_and(|removed| at <= *removed)
-    }
-}
-
-impl RecentRemovals {
-    /// Whether a neighbour entry was withdrawn after `at`. At the same time, the order in which both were reported counts.
-    pub(super) fn is_before(&self, device: IfIndex, address: IpAddr, at: Timestamp) -> bool {
-        self.when
-            .get(&(device, address))
-            .is_some_and(|withdrawn| at < *withdrawn)
+    /// When the address was last removed there, as far as that is remembered.
+    pub(super) fn last(&self, device: IfIndex, address: IpAddr) -> Option<Timestamp> {
+        self.when.get(&(device, address)).copied()
     }
 }
 
@@ -65,12 +54,12 @@ mod tests {
         for n in 0..4096 {
             removals.record(1, nth(n), at(n));
         }
-        assert!(removals.is_outdated(1, nth(0), at(0)));
+        assert_eq!(removals.last(1, nth(0)), Some(at(0)));
         for n in 4096..5000 {
             removals.record(1, nth(n), at(n));
         }
-        assert!(!removals.is_outdated(1, nth(903), at(0)));
-        assert!(removals.is_outdated(1, nth(904), at(0)));
+        assert_eq!(removals.last(1, nth(903)), None);
+        assert_eq!(removals.last(1, nth(904)), Some(at(904)));
         assert_eq!((removals.when.len(), removals.order.len()), (4096, 4096));
     }
 
@@ -82,7 +71,6 @@ mod tests {
         }
         removals.record(1, nth(0), at(4096));
         removals.record(1, nth(1), at(4097));
-        assert!(removals.is_outdated(1, nth(0), at(4096)));
-        assert!(!removals.is_outdated(1, nth(0), at(4097)));
+        assert_eq!(removals.last(1, nth(0)), Some(at(4096)));
     }
 }

@@ -4,12 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::facts::{Assigned, AssignedOn, Facts},
-    model::{
-        beginning::Seen,
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Peer},
-    },
+    model::{Claimant, ClaimantId, Evidence, EvidenceKind, IfIndex, Peer, Seen},
 };
 
 impl Facts {
@@ -37,14 +32,10 @@ impl Facts {
             ClaimantId::BehindBridge(bridge, mac) => (bridge, Some(mac)),
             ClaimantId::Registered(_) => return,
         };
-        let is_further = |e: &Evidence| {
-            let detail = e.detail.as_ref();
-            detail.is_some_and(EvidenceDetail::is_on_further_interface)
-        };
         let in_pod = |a: &&mut Assigned| a.peer().is_some() && a.peer() == peer;
         for assigned in facts.assigned.iter_mut().filter(in_pod) {
             let of_further = assigned.further().is_some();
-            let is_it = |e: &Evidence| is_further(e) == of_further;
+            let is_it = |e: &Evidence| e.is_on_further_interface() == of_further;
             let known = evidence(claimant, EvidenceKind::Address, is_it);
             continue_from(claimant, known, &mut assigned.seen);
         }

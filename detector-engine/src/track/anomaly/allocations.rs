@@ -5,18 +5,12 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use crate::{
     mirror::pools::AllocationState,
     model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-        known_pod::sandbox_of,
-        pool::{
-            Allocation, ChangedAddresses, Completeness, Pool, PoolId, PoolRequest, PoolSource,
-            PoolUpdate,
-        },
-        settings::Bounds,
+        Allocation, AnomalyCause, AnomalyEffect, AnomalyKind, ChangedAddresses, Claimant,
+        Completeness, Pool, PoolId, PoolRequest, PoolSource, PoolUpdate, ResolveReason, sandbox_of,
     },
     track::{
+        Step,
         anomaly::lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
-        lifecycle::DecisionTime,
     },
 };
 
@@ -89,15 +83,13 @@ impl Anomalies {
         address: IpAddr,
         holders: &[Claimant],
         pod_of: impl FnOnce(&str) -> Option<&'p str>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::IpamDrift, address);
         if holders.is_empty() {
             self.unallocated_since.remove(&address);
             self.owned_by_another_since.remove(&address);
-            self.resolve(&key, ResolveReason::AddressGone, at, effects);
+            self.resolve(&key, ResolveReason::AddressGone, step);
             return;
         }
         let judgement = self.judge(address, holders, pod_of);
@@ -111,39 +103,28 @@ impl Anomalies {
             self.owned_by_another_since.remove(&address);
         }
         let details = match judgement {
-            Judgement::Resolved(reason) => return self.resolve(&key, reason, at, effects),
+            Judgement::Resolved(reason) => return self.resolve(&key, reason, step),
             Judgement::Unread(pool) => {
-                self.request_read(pool, true, address, effects);
-                return self.resolve(&key, ResolveReason::NotSeen, at, effects);
+                self.request_read(pool, true, address, step);
+                return self.resolve(&key, ResolveReason::NotSeen, step);
             }
             Judgement::OwnerUnknown => {
-                let grace = self.rules.drift_grace;
+                let grace = self.settings.anomalies.drift_grace;
                 if !self.is_open(&key)
-                    || self.has_lasted(
-                        |a| &mut a.owned_by_another_since,
-                        address,
-                        grace,
-                        at.now,
-                        bounds,
-                    )
+                    || self.has_lasted(|a| &mut a.owned_by_another_since, address, grace, step.now)
                 {
                     self.owned_by_another_since.remove(&address);
-                    self.resolve(&key, ResolveReason::Allocated, at, effects);
+                    self.resolve(&key, ResolveReason::Allocated, step);
                 }
                 return;
             }
             Judgement::Owners(details) => details,
             Judgement::OwnedByAnother(pool, details) => {
                 // A pod that is being deleted has its address for a moment after IPAM released it.
-                let grace = self.rules.drift_grace;
+                let grace = self.settings.anomalies.drift_grace;
                 let is_certain = self.has_cause(&key, AnomalyCause::OwnedByAnother)
-                    || self.has_lasted(
-                        |a| &mut a.owned_by_another_since,
-                        address,
-                        grace,
-                        at.now,
-                        bounds,
-                    ) && self.is_recent(&pool, address, holders, at, effects);
+                    || self.has_lasted(|a| &mut a.owned_by_another_since, address, grace, step.now)
+                        && self.is_recent(&pool, address, holders, step);
                 if !is_certain {
                     return;
                 }
@@ -154,10 +135,12 @@ impl Anomalies {
             Judgement::Free(pool) => {
                 let grace = match pool.completeness {
                     Completeness::Deleted => Duration::ZERO,
-                    Completeness::Complete | Completeness::Unknown => self.rules.drift_grace,
+                    Completeness::Complete | Completeness::Unknown => {
+                        self.settings.anomalies.drift_grace
+                    }
                 };
-                if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, at.now, bounds)
-                    || !self.is_recent(&pool, address, holders, at, effects)
+                if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, step.now)
+                    || !self.is_recent(&pool, address, holders, step)
                 {
                     return;
                 }
@@ -165,7 +148,7 @@ impl Anomalies {
                 not_allocated(address, &pool, holders)
             }
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
     }
 
     /// What the pools have about a live address.
@@ -206,18 +189,17 @@ impl Anomalies {
         pool: &Pool,
         address: IpAddr,
         holders: &[Claimant],
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> bool {
         let is_deleted = pool.completeness == Completeness::Deleted;
         // IPAM records an allocation before the address is set: only allocations that were read
         // after the address was first seen count.
-        let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(at.now);
+        let first_seen = holders.iter().map(|h| h.since).min().unwrap_or(step.now);
         let is_recent = pool.confirmed_at(address).is_some_and(|confirmed_at| {
-            confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= at.now)
+            confirmed_at > first_seen && (is_deleted || confirmed_at + MAX_AGE >= step.now)
         });
         if !is_recent {
-            self.request_read(pool.id, pool.parts.is_some(), address, effects);
+            self.request_read(pool.id, pool.parts.is_some(), address, step);
         }
         is_recent
     }
@@ -229,14 +211,14 @@ impl Anomalies {
         pool: PoolId,
         has_parts: bool,
         address: IpAddr,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         if self.pending_reads.len() < MAX_PENDING
             && self
                 .pending_reads
                 .insert((pool, has_parts.then_some(address)))
         {
-            effects.push(AnomalyEffect::ReadPool(PoolRequest { pool, address }));
+            step.report_anomaly(AnomalyEffect::ReadPool(PoolRequest { pool, address }));
         }
     }
 
@@ -247,15 +229,13 @@ impl Anomalies {
         address: IpAddr,
         in_use: bool,
         has_unknown_addresses: impl FnOnce() -> bool,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::IpamLeak, address);
         let Some(AllocationState::Allocated(pool, allocation)) = self.pools.allocation_of(address)
         else {
             self.unused_since.remove(&address);
-            self.resolve(&key, ResolveReason::Released, at, effects);
+            self.resolve(&key, ResolveReason::Released, step);
             return;
         };
         let reason = if in_use {
@@ -267,15 +247,15 @@ impl Anomalies {
         };
         if let Some(reason) = reason {
             self.unused_since.remove(&address);
-            self.resolve(&key, reason, at, effects);
+            self.resolve(&key, reason, step);
             return;
         }
         if self.is_open(&key) {
             return;
         }
         let (source, owner) = (Arc::clone(&pool.source), allocation.owner.clone());
-        let grace = self.rules.leak_after;
-        if !self.has_lasted(|a| &mut a.unused_since, address, grace, at.now, bounds) {
+        let grace = self.settings.anomalies.leak_after;
+        if !self.has_lasted(|a| &mut a.unused_since, address, grace, step.now) {
             return;
         }
         let to_owner = owner
@@ -288,14 +268,11 @@ impl Anomalies {
             grace.as_secs()
         );
         let details = AnomalyDetails {
-            cause: AnomalyCause::NoLiveOwner,
-            holders: Vec::new(),
             source: Some(source),
             owner,
-            contested: None,
-            detail,
+            ..AnomalyDetails::new(AnomalyCause::NoLiveOwner, Vec::new(), detail)
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
     }
 }
 
@@ -322,12 +299,9 @@ fn owner_problem(
         return None;
     };
     Some(AnomalyDetails {
-        cause,
-        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
-        contested: None,
-        detail,
+        ..AnomalyDetails::new(cause, holders.to_vec(), detail)
     })
 }
 
@@ -348,12 +322,9 @@ fn owned_by_another<'p>(
         "{address} is in use on {on}, but {source} has allocated it to another pod: {owner}"
     );
     AnomalyDetails {
-        cause: AnomalyCause::OwnedByAnother,
-        holders: others,
         source: Some(Arc::clone(&pool.source)),
         owner: allocation.owner.clone(),
-        contested: None,
-        detail,
+        ..AnomalyDetails::new(AnomalyCause::OwnedByAnother, others, detail)
     }
 }
 
@@ -361,15 +332,12 @@ fn owned_by_another<'p>(
 fn not_allocated(address: IpAddr, pool: &Pool, holders: &[Claimant]) -> AnomalyDetails {
     let on = first_device(holders);
     let source = source_name(&pool.source);
+    let detail = format!(
+        "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
+    );
     AnomalyDetails {
-        cause: AnomalyCause::NotAllocated,
-        holders: holders.to_vec(),
         source: Some(Arc::clone(&pool.source)),
-        owner: None,
-        contested: None,
-        detail: format!(
-            "{address} is in use on {on}, but {source} has no allocation for it: the next pod may be given the same address"
-        ),
+        ..AnomalyDetails::new(AnomalyCause::NotAllocated, holders.to_vec(), detail)
     }
 }
 

@@ -1,24 +1,17 @@
 //! Which devices contest the addresses of which open conflicts.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeSet, net::IpAddr};
 
 use crate::{
     hash::HashMap,
+    index::Index,
     model::{
-        anomaly::Contested,
-        conflict::{ClaimantId, Confidence, Conflict, ConflictId, ConflictKind},
-        observation::{IfIndex, Timestamp},
+        ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey, Timestamp,
     },
 };
 
 /// The most contested addresses listed.
 const LISTED: usize = 16;
-
-/// A device, by index and generation.
-pub(crate) type DeviceKey = (IfIndex, u64);
 
 /// An open conflict and the devices that contest its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +23,10 @@ struct Contest {
 
 /// The contested conflicts, by address and by device.
 #[derive(Debug, Default)]
-pub(super) struct Contests {
+pub(crate) struct Contests {
     by_address: HashMap<IpAddr, Vec<Contest>>,
     /// The conflicts that each device contests, the oldest first.
-    by_device: HashMap<DeviceKey, BTreeMap<(Timestamp, ConflictId), IpAddr>>,
+    by_device: Index<DeviceKey, (Timestamp, ConflictId, IpAddr)>,
 }
 
 impl Contests {
@@ -57,16 +50,12 @@ impl Contests {
             _ => self.by_address.remove(&address).unwrap_or_default(),
         };
         for (contest, device) in by_device(&before) {
-            if let Some(contested) = self.by_device.get_mut(&device) {
-                contested.remove(&(contest.raised_at, contest.conflict));
-                if contested.is_empty() {
-                    self.by_device.remove(&device);
-                }
-            }
+            let contested = (contest.raised_at, contest.conflict, address);
+            self.by_device.remove(device, &contested);
         }
         for (contest, device) in by_device(&contests) {
-            let contested = self.by_device.entry(device).or_default();
-            contested.insert((contest.raised_at, contest.conflict), address);
+            let contested = (contest.raised_at, contest.conflict, address);
+            self.by_device.insert(device, contested);
         }
         let devices = by_device(&before).chain(by_device(&contests));
         let changed = devices.map(|(_, device)| device).collect();
@@ -84,29 +73,28 @@ impl Contests {
     }
 
     /// The devices that contest an address.
-    pub(super) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
+    pub(crate) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
         let contests = self.by_address.get(&address).into_iter().flatten();
         contests.flat_map(|contest| &contest.by).copied().collect()
     }
 
     /// The addresses that a device contests.
-    pub(super) fn addresses(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
-        let contested = self.by_device.get(&device).into_iter();
-        contested.flat_map(BTreeMap::values).copied().collect()
+    pub(crate) fn addresses(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
+        let contested = self.by_device.of(&device);
+        contested.map(|(.., address)| *address).collect()
     }
 
     /// How many conflicts a device contests.
     pub(super) fn count(&self, device: DeviceKey) -> usize {
-        self.by_device.get(&device).map_or(0, BTreeMap::len)
+        self.by_device.len_of(&device)
     }
 
     /// What a device contests: the number, and the oldest addresses.
     pub(super) fn contested(&self, device: DeviceKey) -> Contested {
-        let contested = self.by_device.get(&device);
-        let addresses = contested.into_iter().flat_map(BTreeMap::values);
+        let oldest = self.by_device.of(&device).take(LISTED);
         Contested {
             count: self.count(device),
-            first: addresses.take(LISTED).copied().collect(),
+            first: oldest.map(|(.., address)| *address).collect(),
         }
     }
 }
@@ -130,11 +118,8 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     conflict
         .present()
         .filter(|c| c.id != owner)
-        .map(|c| match c.id {
-            ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
-            // No device to name.
-            ClaimantId::Host | ClaimantId::BehindBridge(..) | ClaimantId::Registered(_) => None,
-        })
+        // Of one that is no device, there is none to name.
+        .map(|c| c.id.device())
         .collect::<Option<_>>()
         .unwrap_or_default()
 }

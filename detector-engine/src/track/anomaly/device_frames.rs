@@ -1,18 +1,12 @@
 //! Anomalies of a device that only frames show: a pod that requests its gateway again and again, and one that sends router
 //! advertisements. Each lasts until no such frame was seen for a while.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    net::IpAddr,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::{
-    model::{
-        anomaly::AnomalyKind,
-        observation::{IfIndex, Timestamp, Vlan},
-    },
-    track::anomaly::{contests::DeviceKey, lifecycle::AnomalyKey},
+    index::Index,
+    model::{AnomalyKind, DeviceKey, Timestamp, Vlan},
+    track::anomaly::lifecycle::AnomalyKey,
 };
 
 /// How many anomalies are tracked at once.
@@ -27,18 +21,18 @@ const KINDS: [AnomalyKind; 2] = [AnomalyKind::GatewayUnresolved, AnomalyKind::Ro
 pub(crate) struct DeviceFrames {
     last_seen: BTreeMap<AnomalyKey, Timestamp>,
     /// The same keys, at most [`MAX_PER_DEVICE`] of each device.
-    by_device: BTreeMap<Option<DeviceKey>, BTreeSet<AnomalyKey>>,
+    by_device: Index<Option<DeviceKey>, AnomalyKey>,
 }
 
 impl DeviceFrames {
     /// Records a frame; `false` at the bound.
     pub(crate) fn record(&mut self, key: AnomalyKey, at: Timestamp) -> bool {
         if !self.last_seen.contains_key(&key) {
-            let of_device = self.by_device.get(&key.device).map_or(0, BTreeSet::len);
+            let of_device = self.by_device.len_of(&key.device);
             if of_device >= MAX_PER_DEVICE || self.last_seen.len() >= MAX_TRACKED {
                 return false;
             }
-            self.by_device.entry(key.device).or_default().insert(key);
+            self.by_device.insert(key.device, key);
         }
         let last = self.last_seen.entry(key).or_insert(at);
         *last = at.max(*last);
@@ -47,12 +41,7 @@ impl DeviceFrames {
 
     pub(crate) fn remove(&mut self, key: &AnomalyKey) {
         self.last_seen.remove(key);
-        if let Entry::Occupied(mut of_device) = self.by_device.entry(key.device) {
-            of_device.get_mut().remove(key);
-            if of_device.get().is_empty() {
-                of_device.remove();
-            }
-        }
+        self.by_device.remove(key.device, key);
     }
 
     /// The anomalies about one address, and when the last frame of each was seen.
@@ -71,7 +60,7 @@ impl DeviceFrames {
 
     /// The anomaly of the router on a device.
     pub(crate) fn router(&self, device: DeviceKey) -> Option<AnomalyKey> {
-        let mut of_device = self.by_device.get(&Some(device)).into_iter().flatten();
+        let mut of_device = self.by_device.of(&Some(device));
         of_device
             .find(|key| key.kind == AnomalyKind::RogueRouter)
             .copied()
@@ -101,11 +90,11 @@ impl AnomalyKey {
     pub(crate) fn of_frames(
         kind: AnomalyKind,
         address: IpAddr,
-        (ifindex, generation): (IfIndex, u64),
+        device: DeviceKey,
         vlan: Vlan,
     ) -> Self {
         Self {
-            device: Some((ifindex, generation)),
+            device: Some(device),
             vlan,
             ..Self::of(kind, address)
         }

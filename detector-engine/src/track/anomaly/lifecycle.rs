@@ -1,35 +1,29 @@
 //! The lifecycle of anomalies: raised once and resolved once, or continued from the previous run.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
+    counts::Counts,
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     mirror::pools::Pools,
     model::{
-        anomaly::{
-            Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
-        },
-        conflict::{Claimant, ClaimantId},
-        ids::mix,
-        observation::{IfIndex, Timestamp, Vlan},
-        pool::{PoolId, PoolSource},
-        settings::{AnomalyRules, Bounds},
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, ClaimantId,
+        Contested, DeviceKey, IdSequence, IfIndex, PoolId, PoolSource, ResolveReason, Settings,
+        Timestamp, Vlan,
     },
     track::{
+        Step,
         anomaly::{
-            contests::DeviceKey,
             device_frames::{DeviceFrames, quiet_after},
             macs::Macs,
             sweep::Sweeps,
         },
-        counts::KindCounts,
-        lifecycle::DecisionTime,
     },
 };
 
@@ -41,7 +35,7 @@ const RESTORED_TTL: Duration = Duration::from_secs(20);
 pub(crate) struct AnomalyKey {
     pub(crate) kind: AnomalyKind,
     pub(crate) address: IpAddr,
-    pub(crate) device: Option<(IfIndex, u64)>,
+    pub(crate) device: Option<DeviceKey>,
     pub(crate) vlan: Vlan,
 }
 
@@ -68,17 +62,30 @@ pub(crate) struct AnomalyDetails {
     pub(crate) contested: Option<Contested>,
 }
 
+impl AnomalyDetails {
+    pub(crate) fn new(cause: AnomalyCause, holders: Vec<Claimant>, detail: String) -> Self {
+        Self {
+            cause,
+            holders,
+            source: None,
+            owner: None,
+            detail,
+            contested: None,
+        }
+    }
+}
+
 /// Since when a state lasts, by address.
 pub(super) type FirstSeen = HashMap<IpAddr, Timestamp>;
 
 /// Open anomalies, and states that may become one.
 #[derive(Debug)]
 pub(crate) struct Anomalies {
-    pub(crate) rules: AnomalyRules,
+    pub(super) settings: Arc<Settings>,
     pub(crate) pools: Pools,
     pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
-    counts: KindCounts<AnomalyKind>,
+    counts: Counts<AnomalyKind>,
     /// Anomalies of the previous run that were not found again yet.
     pub(super) restored: Vec<Anomaly>,
     restored_until: Option<Timestamp>,
@@ -103,20 +110,19 @@ pub(crate) struct Anomalies {
     /// Pools that were asked to be read and have not been yet, and for which addresses if they have parts.
     pub(super) pending_reads: BTreeSet<(PoolId, Option<IpAddr>)>,
     /// Open ones by the device that they name.
-    by_device: HashMap<IfIndex, usize>,
+    by_device: Counts<IfIndex>,
     pub(super) expiry: ExpiryQueue,
-    seed: u64,
-    serial: u64,
+    ids: IdSequence,
     pub(super) refused: u64,
 }
 
 impl Anomalies {
-    pub(crate) fn new(rules: AnomalyRules, seed: u64) -> Self {
+    pub(crate) fn new(settings: &Arc<Settings>) -> Self {
         Self {
-            rules,
+            settings: Arc::clone(settings),
             pools: Pools::default(),
             open: BTreeMap::new(),
-            counts: KindCounts::default(),
+            counts: Counts::default(),
             restored: Vec::new(),
             restored_until: None,
             unallocated_since: HashMap::default(),
@@ -129,10 +135,10 @@ impl Anomalies {
             sweeps: Sweeps::default(),
             macs: Macs::default(),
             pending_reads: BTreeSet::new(),
-            by_device: HashMap::default(),
+            by_device: Counts::default(),
             expiry: ExpiryQueue::default(),
-            seed,
-            serial: 0,
+            // Distinct from the conflict ids of the same seed.
+            ids: IdSequence::new(!settings.id_seed),
             refused: 0,
         }
     }
@@ -148,23 +154,31 @@ impl Anomalies {
     /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come
     /// late.
     pub(crate) fn continue_router(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
-        let mut restored = self.restored.iter().enumerate();
-        let found = restored.find(|(_, restored)| restored.id == id);
-        let Some((position, restored)) = found.filter(|_| self.frames.router(device).is_none())
-        else {
-            return;
-        };
-        let key = AnomalyKey::of_frames(restored.kind, restored.address, device, restored.vlan);
-        if !self.frames.record(key, now) {
+        if self.frames.router(device).is_some() {
             return;
         }
+        let Some(anomaly) = self.take_restored_on(id, device) else {
+            return;
+        };
+        let key = AnomalyKey::of_frames(anomaly.kind, anomaly.address, device, anomaly.vlan);
+        if self.frames.record(key, now) {
+            self.expiry
+                .schedule(key.address, now + quiet_after(key.kind));
+            self.insert_open(key, anomaly);
+        } else {
+            self.restored.push(anomaly);
+        }
+    }
+
+    /// A restored anomaly, whose device has this identity now.
+    pub(super) fn take_restored_on(&mut self, id: AnomalyId, device: DeviceKey) -> Option<Anomaly> {
+        let mut restored = self.restored.iter();
+        let position = restored.position(|restored| restored.id == id)?;
         let mut anomaly = self.restored.swap_remove(position);
         if let Some(holder) = &mut anomaly.holder {
             holder.id = ClaimantId::Device(device.0, device.1);
         }
-        self.expiry
-            .schedule(key.address, now + quiet_after(key.kind));
-        self.insert_open(key, anomaly);
+        Some(anomaly)
     }
 
     /// The first full snapshot is merged: restored anomalies that are not found again within
@@ -231,14 +245,14 @@ impl Anomalies {
     }
 
     /// Resolves restored anomalies that were not found again in time.
-    pub(crate) fn expire_restored(&mut self, now: Timestamp, effects: &mut Vec<AnomalyEffect>) {
-        if self.restored_until.is_none_or(|until| until > now) {
+    pub(crate) fn expire_restored(&mut self, step: &mut Step<'_>) {
+        if self.restored_until.is_none_or(|until| until > step.now) {
             return;
         }
         self.restored_until = None;
         for anomaly in std::mem::take(&mut self.restored) {
-            self.counts.subtract(&anomaly.kind);
-            effects.push(resolved(anomaly, ResolveReason::NotSeen, now, now));
+            self.counts.subtract(anomaly.kind);
+            resolved(anomaly, ResolveReason::NotSeen, step);
         }
     }
 
@@ -250,10 +264,10 @@ impl Anomalies {
         address: IpAddr,
         grace: Duration,
         now: Timestamp,
-        bounds: &Bounds,
     ) -> bool {
+        let bound = self.settings.bounds.kernel_entries;
         let since = which(self);
-        if since.len() >= bounds.kernel_entries && !since.contains_key(&address) {
+        if since.len() >= bound && !since.contains_key(&address) {
             self.refused += 1;
             return false;
         }
@@ -264,14 +278,7 @@ impl Anomalies {
         now >= due
     }
 
-    pub(crate) fn raise(
-        &mut self,
-        key: AnomalyKey,
-        details: AnomalyDetails,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn raise(&mut self, key: AnomalyKey, details: AnomalyDetails, step: &mut Step<'_>) {
         let mut holders = details.holders.into_iter();
         let holder = holders.next();
         let (known, is_restored) = match self.remove_open(&key) {
@@ -296,22 +303,23 @@ impl Anomalies {
             // It may contain more, such as the name of the pod that owns the allocation.
             continued.detail = details.detail;
             if is_other {
-                continued.decided_at = at.decided_at;
-                effects.push(AnomalyEffect::Updated(Box::new(continued.clone())));
+                continued.decided_at = step.at;
+                step.report_anomaly(AnomalyEffect::Updated(Box::new(continued.clone())));
             }
             self.insert_open(key, continued);
             return;
         }
-        let of_device = holder.as_ref().and_then(|h| self.by_device.get(&h.ifindex));
-        let is_at_share = of_device.is_some_and(|count| *count >= bounds.anomalies_per_device);
-        if is_at_share || self.open.len() >= bounds.open_conflicts {
+        let of_device = holder.as_ref().map(|h| self.by_device.of(&h.ifindex));
+        let is_at_share =
+            of_device.is_some_and(|count| count >= self.settings.bounds.anomalies_per_device);
+        if is_at_share || self.open.len() >= self.settings.bounds.open_conflicts {
             self.refused += 1;
             self.expiry
-                .schedule(key.address, at.now + Duration::from_secs(60));
+                .schedule(key.address, step.now + Duration::from_secs(60));
             return;
         }
         let anomaly = Anomaly {
-            id: self.next_id(),
+            id: AnomalyId(self.ids.next()),
             kind: key.kind,
             cause: details.cause,
             address: key.address,
@@ -323,14 +331,14 @@ impl Anomalies {
             detail: details.detail,
             contested: details.contested,
             overlap: None,
-            raised_at: at.now,
-            decided_at: at.decided_at,
+            raised_at: step.now,
+            decided_at: step.at,
             reported_latency_us: None,
             reported_diagnosis: 0,
             resolved_at: None,
             resolve_reason: None,
         };
-        effects.push(AnomalyEffect::Raised(Box::new(anomaly.clone())));
+        step.report_anomaly(AnomalyEffect::Raised(Box::new(anomaly.clone())));
         self.counts.add(key.kind);
         self.insert_open(key, anomaly);
     }
@@ -353,7 +361,7 @@ impl Anomalies {
 
     pub(super) fn insert_open(&mut self, key: AnomalyKey, anomaly: Anomaly) {
         if let Some(holder) = &anomaly.holder {
-            *self.by_device.entry(holder.ifindex).or_default() += 1;
+            self.by_device.add(holder.ifindex);
         }
         self.open.insert(key, anomaly);
     }
@@ -367,49 +375,25 @@ impl Anomalies {
 
     fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
         let anomaly = self.open.remove(key)?;
-        if let Some(holder) = &anomaly.holder
-            && let Entry::Occupied(mut count) = self.by_device.entry(holder.ifindex)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        if let Some(holder) = &anomaly.holder {
+            self.by_device.subtract(holder.ifindex);
         }
         Some(anomaly)
     }
 
-    pub(crate) fn resolve(
-        &mut self,
-        key: &AnomalyKey,
-        reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn resolve(&mut self, key: &AnomalyKey, reason: ResolveReason, step: &mut Step<'_>) {
         if let Some(anomaly) = self.remove_open(key) {
-            self.counts.subtract(&anomaly.kind);
-            effects.push(resolved(anomaly, reason, at.now, at.decided_at));
+            self.counts.subtract(anomaly.kind);
+            resolved(anomaly, reason, step);
         }
-    }
-
-    /// Distinct from the conflict ids of the same seed.
-    fn next_id(&mut self) -> AnomalyId {
-        self.serial += 1;
-        let high = mix(!self.seed ^ mix(self.serial));
-        let low = mix((!self.seed).rotate_left(32).wrapping_add(self.serial));
-        AnomalyId((u128::from(high) << 64) | u128::from(low))
     }
 }
 
-fn resolved(
-    mut anomaly: Anomaly,
-    reason: ResolveReason,
-    now: Timestamp,
-    decided_at: Timestamp,
-) -> AnomalyEffect {
-    anomaly.resolved_at = Some(now);
-    anomaly.decided_at = decided_at;
+fn resolved(mut anomaly: Anomaly, reason: ResolveReason, step: &mut Step<'_>) {
+    anomaly.resolved_at = Some(step.now);
+    anomaly.decided_at = step.at;
     anomaly.resolve_reason = Some(reason);
-    AnomalyEffect::Resolved(Box::new(anomaly))
+    step.report_anomaly(AnomalyEffect::Resolved(Box::new(anomaly)));
 }
 
 /// Whether an anomaly of the previous run is this one. Its device has another generation now.

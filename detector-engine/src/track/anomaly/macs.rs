@@ -9,17 +9,11 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use crate::{
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-        observation::{IfIndex, Mac, Timestamp},
-        settings::Settings,
+        AnomalyCause, AnomalyKind, Claimant, DeviceKey, IfIndex, Mac, ResolveReason, Timestamp,
     },
     track::{
-        anomaly::{
-            contests::DeviceKey,
-            lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
-        },
-        lifecycle::DecisionTime,
+        Step,
+        anomaly::lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
     },
 };
 
@@ -106,35 +100,28 @@ impl Anomalies {
     /// Something is wrong with a hardware address now. It is an anomaly once that has lasted, since
     /// machines migrate and pods are replaced, or once it happened often, as when both sides send
     /// (RFC 7432 section 15.1 has the same problem and solution).
-    pub(crate) fn mac_wrong(
-        &mut self,
-        key: MacKey,
-        fault: MacFault,
-        at: DecisionTime,
-        settings: &Settings,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn mac_wrong(&mut self, key: MacKey, fault: MacFault, step: &mut Step<'_>) {
         let kind = fault.kind();
         let is_other = |watch: &Watch| watch.kind != kind;
         if self.macs.watches.get(&key).is_some_and(is_other) {
-            self.end_mac(key, ResolveReason::MacUnique, at, effects);
+            self.end_mac(key, ResolveReason::MacUnique, step);
         }
         let watch = self.macs.watches.entry(key).or_insert_with(|| Watch {
             kind,
-            began: at.now,
-            since: at.now,
+            began: step.now,
+            since: step.now,
             learned_on: None,
             moves: Vec::new(),
             open: None,
         });
         if watch.learned_on != fault.learned_on {
             watch.learned_on = fault.learned_on;
-            watch.since = at.now;
+            watch.since = step.now;
             watch
                 .moves
-                .retain(|moved| at.now.since(*moved) < settings.flap_window);
-            watch.moves.push(at.now);
-            let surplus = watch.moves.len().saturating_sub(settings.flap_moves);
+                .retain(|moved| step.now.since(*moved) < self.settings.flap_window);
+            watch.moves.push(step.now);
+            let surplus = watch.moves.len().saturating_sub(self.settings.flap_moves);
             watch.moves.drain(..surplus);
         }
         if watch.open.is_some() {
@@ -142,14 +129,14 @@ impl Anomalies {
         }
         // Not before the grace in any case: the hardware address of an interface that changed may
         // not have been read yet.
-        let is_flapping = watch.moves.len() >= settings.flap_moves;
+        let is_flapping = watch.moves.len() >= self.settings.flap_moves;
         let since = if is_flapping {
             watch.began
         } else {
             watch.since
         };
-        let due = since + self.rules.mac_grace;
-        if at.now < due {
+        let due = since + self.settings.anomalies.mac_grace;
+        if step.now < due {
             self.macs.checks.schedule(key, due);
             return;
         }
@@ -159,21 +146,15 @@ impl Anomalies {
             device: Some(id),
             ..AnomalyKey::of(kind, fault.address)
         };
-        let details = AnomalyDetails {
-            cause,
-            detail,
-            holders: [vec![device], fault.others].concat(),
-            source: None,
-            owner: None,
-            contested: None,
-        };
-        self.raise(anomaly, details, at, &settings.bounds, effects);
+        let holders = [vec![device], fault.others].concat();
+        let details = AnomalyDetails::new(cause, holders, detail);
+        self.raise(anomaly, details, step);
         if self.is_open(&anomaly) {
             if let Some(watch) = self.macs.watches.get_mut(&key) {
                 watch.open = Some(anomaly);
             }
         } else {
-            self.macs.checks.schedule(key, at.now + RETRY);
+            self.macs.checks.schedule(key, step.now + RETRY);
         }
     }
 
@@ -182,45 +163,37 @@ impl Anomalies {
         &mut self,
         key: MacKey,
         gone: Option<ResolveReason>,
-        at: DecisionTime,
-        settings: &Settings,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let Some(watch) = self.macs.watches.get_mut(&key) else {
             return;
         };
         if gone.is_some() || watch.kind == AnomalyKind::MacDuplicate {
             let reason = gone.unwrap_or(ResolveReason::MacUnique);
-            self.end_mac(key, reason, at, effects);
+            self.end_mac(key, reason, step);
             return;
         }
         if watch.learned_on.take().is_some() {
-            watch.since = at.now;
+            watch.since = step.now;
         }
         let wait = match watch.open {
             Some(_) => BACK_FOR,
             // Further moves may follow.
-            None => settings.flap_window,
+            None => self.settings.flap_window,
         };
         let due = watch.since + wait;
-        if at.now < due {
+        if step.now < due {
             self.macs.checks.schedule(key, due);
         } else {
-            self.end_mac(key, ResolveReason::MacUnique, at, effects);
+            self.end_mac(key, ResolveReason::MacUnique, step);
         }
     }
 
-    fn end_mac(
-        &mut self,
-        key: MacKey,
-        reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    fn end_mac(&mut self, key: MacKey, reason: ResolveReason, step: &mut Step<'_>) {
         self.macs.checks.cancel(key);
         let watch = self.macs.watches.remove(&key);
         if let Some(anomaly) = watch.and_then(|watch| watch.open) {
-            self.resolve(&anomaly, reason, at, effects);
+            self.resolve(&anomaly, reason, step);
         }
     }
 }

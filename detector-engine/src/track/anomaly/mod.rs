@@ -24,7 +24,6 @@ mod routes;
 mod sweep;
 mod unusable;
 
-pub(crate) use contests::DeviceKey;
 pub(crate) use device_frames::quiet_after;
 pub(crate) use lifecycle::{Anomalies, AnomalyDetails, AnomalyKey};
 pub(crate) use macs::{MacFault, MacKey};

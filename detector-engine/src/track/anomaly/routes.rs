@@ -3,17 +3,13 @@
 use std::net::IpAddr;
 
 use crate::{
-    model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-        settings::Bounds,
-    },
+    model::{AnomalyCause, AnomalyKind, Claimant, ResolveReason},
     track::{
+        Step,
         anomaly::{
             allocations::first_device,
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -44,16 +40,14 @@ impl Anomalies {
         &mut self,
         address: IpAddr,
         by_host_route: bool,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
-        if by_host_route && self.routed.len() < bounds.kernel_entries {
+        if by_host_route && self.routed.len() < self.settings.bounds.kernel_entries {
             self.routed.insert(address);
         }
         self.stray_since.remove(&address);
         let key = AnomalyKey::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, ResolveReason::RouteRight, at, effects);
+        self.resolve(&key, ResolveReason::RouteRight, step);
     }
 
     /// The host route of an address was replaced by one that is not judged.
@@ -62,16 +56,11 @@ impl Anomalies {
     }
 
     /// No pod holds the address any more.
-    pub(crate) fn host_route_unneeded(
-        &mut self,
-        address: IpAddr,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    pub(crate) fn host_route_unneeded(&mut self, address: IpAddr, step: &mut Step<'_>) {
         self.routed.remove(&address);
         self.stray_since.remove(&address);
         let key = AnomalyKey::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, ResolveReason::AddressGone, at, effects);
+        self.resolve(&key, ResolveReason::AddressGone, step);
     }
 
     /// The host route of a live address leads to `target`, which is no claimant.
@@ -80,17 +69,15 @@ impl Anomalies {
         address: IpAddr,
         target: StrayTarget,
         holders: &[Claimant],
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::RouteAstray, address);
         let leads_nowhere = !matches!(target, StrayTarget::Device(_));
         if self.is_open(&key) || (leads_nowhere && !self.routed.contains(&address)) {
             return;
         }
-        let grace = self.rules.stray_route_grace;
-        if !self.has_lasted(|a| &mut a.stray_since, address, grace, at.now, bounds) {
+        let grace = self.settings.anomalies.stray_route_grace;
+        if !self.has_lasted(|a| &mut a.stray_since, address, grace, step.now) {
             return;
         }
         let on = first_device(holders);
@@ -114,14 +101,7 @@ impl Anomalies {
                 ),
             ),
         };
-        let details = AnomalyDetails {
-            cause,
-            holders: holders.to_vec(),
-            source: None,
-            owner: None,
-            contested: None,
-            detail,
-        };
-        self.raise(key, details, at, bounds, effects);
+        let details = AnomalyDetails::new(cause, holders.to_vec(), detail);
+        self.raise(key, details, step);
     }
 }

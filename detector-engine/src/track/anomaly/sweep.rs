@@ -16,19 +16,15 @@ use std::{
 use crate::{
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::{
-            Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Contested, ResolveReason,
-        },
-        conflict::{Claimant, ClaimantId, Conflict, ConflictId},
-        observation::{IfIndex, Timestamp},
-        settings::Bounds,
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, Conflict,
+        ConflictId, Contested, DeviceKey, IfIndex, ResolveReason, Timestamp,
     },
     track::{
+        Step,
         anomaly::{
-            contests::{Contests, DeviceKey},
+            contests::Contests,
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -58,7 +54,7 @@ struct OpenSweep {
 /// Who contests which conflicts, and the open sweeps.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
-    contests: Contests,
+    pub(crate) contests: Contests,
     open: BTreeMap<DeviceKey, OpenSweep>,
     /// When each open sweep may end or be updated. What may change one schedules it for now.
     checks: ExpiryQueue<DeviceKey>,
@@ -80,16 +76,6 @@ impl Sweeps {
                 self.checks.schedule(device, NOW);
             }
         }
-    }
-
-    /// The devices that contest an address.
-    pub(crate) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
-        self.contests.contesters_of(address)
-    }
-
-    /// The addresses that a device contests.
-    pub(crate) fn contested_by(&self, device: DeviceKey) -> BTreeSet<IpAddr> {
-        self.contests.addresses(device)
     }
 
     /// The sweep that a conflict is part of.
@@ -151,12 +137,10 @@ impl Anomalies {
         &mut self,
         device: DeviceKey,
         holder: impl FnOnce() -> Option<Claimant>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> bool {
         let count = self.sweeps.contests.count(device);
-        if count < self.rules.sweep_from || self.sweeps.open.contains_key(&device) {
+        if count < self.settings.anomalies.sweep_from || self.sweeps.open.contains_key(&device) {
             return false;
         }
         let contested = self.sweeps.contests.contested(device);
@@ -167,33 +151,28 @@ impl Anomalies {
             device: Some(device),
             ..AnomalyKey::of(AnomalyKind::AddressSweep, *first)
         };
+        let detail = detail(&holder.device, &contested);
         let details = AnomalyDetails {
-            cause: AnomalyCause::ContestsMany,
-            detail: detail(&holder.device, &contested),
-            holders: vec![holder],
-            source: None,
-            owner: None,
             contested: Some(contested),
+            ..AnomalyDetails::new(AnomalyCause::ContestsMany, vec![holder], detail)
         };
-        self.raise(key, details, at, bounds, effects);
+        self.raise(key, details, step);
         let Some(anomaly) = self.open.get(&key) else {
             return false;
         };
-        let sweep = OpenSweep::new(key, anomaly.id, at.now, count);
+        let sweep = OpenSweep::new(key, anomaly.id, step.now, count);
         self.sweeps.insert(device, sweep);
         true
     }
 
     /// Continues a sweep of the previous run, of the device that has this identity now.
     pub(crate) fn continue_sweep(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
-        let position = self.restored.iter().position(|restored| restored.id == id);
-        let Some(position) = position.filter(|_| !self.sweeps.open.contains_key(&device)) else {
+        if self.sweeps.open.contains_key(&device) {
+            return;
+        }
+        let Some(anomaly) = self.take_restored_on(id, device) else {
             return;
         };
-        let mut anomaly = self.restored.swap_remove(position);
-        if let Some(holder) = &mut anomaly.holder {
-            holder.id = ClaimantId::Device(device.0, device.1);
-        }
         let key = AnomalyKey {
             device: Some(device),
             ..AnomalyKey::of(AnomalyKind::AddressSweep, anomaly.address)
@@ -209,23 +188,22 @@ impl Anomalies {
     pub(crate) fn settle_sweeps<'n>(
         &mut self,
         device_name: impl Fn(DeviceKey) -> Option<&'n str>,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) -> BTreeSet<IpAddr> {
         let mut released = BTreeSet::new();
-        while let Some(device) = self.sweeps.checks.pop_due(at.now) {
+        while let Some(device) = self.sweeps.checks.pop_due(step.now) {
             let name = device_name(device);
             let reason = match name {
                 None => Some(ResolveReason::DeviceGone),
-                Some(_) if self.has_few(device, at.now) => Some(ResolveReason::ContestsFew),
+                Some(_) if self.has_few(device, step.now) => Some(ResolveReason::ContestsFew),
                 Some(_) => None,
             };
             match (reason, name) {
                 (Some(reason), _) => {
-                    self.end_sweep(device, reason, at, effects);
-                    released.extend(self.sweeps.contested_by(device));
+                    self.end_sweep(device, reason, step);
+                    released.extend(self.sweeps.contests.addresses(device));
                 }
-                (None, Some(name)) => self.update_sweep(device, name, at.now, effects),
+                (None, Some(name)) => self.update_sweep(device, name, step),
                 (None, None) => {}
             }
             self.sweeps.schedule(device);
@@ -235,7 +213,7 @@ impl Anomalies {
 
     /// Whether a sweep's device has contested too few addresses for long enough.
     fn has_few(&mut self, device: DeviceKey, now: Timestamp) -> bool {
-        let has_few = self.sweeps.contests.count(device) < self.rules.sweep_from;
+        let has_few = self.sweeps.contests.count(device) < self.settings.anomalies.sweep_from;
         let Some(sweep) = self.sweeps.open.get_mut(&device) else {
             return false;
         };
@@ -246,13 +224,7 @@ impl Anomalies {
         now.since(*sweep.few_since.get_or_insert(now)) >= FEW_FOR
     }
 
-    fn end_sweep(
-        &mut self,
-        device: DeviceKey,
-        reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    fn end_sweep(&mut self, device: DeviceKey, reason: ResolveReason, step: &mut Step<'_>) {
         let Some(sweep) = self.sweeps.remove(device) else {
             return;
         };
@@ -260,16 +232,10 @@ impl Anomalies {
         if let Some(contested) = anomaly.and_then(|anomaly| anomaly.contested.as_mut()) {
             contested.count = sweep.most;
         }
-        self.resolve(&sweep.key, reason, at, effects);
+        self.resolve(&sweep.key, reason, step);
     }
 
-    fn update_sweep(
-        &mut self,
-        device: DeviceKey,
-        name: &str,
-        now: Timestamp,
-        effects: &mut Vec<AnomalyEffect>,
-    ) {
+    fn update_sweep(&mut self, device: DeviceKey, name: &str, step: &mut Step<'_>) {
         let Some(sweep) = self.sweeps.open.get(&device) else {
             return;
         };
@@ -287,11 +253,11 @@ impl Anomalies {
             // One that contests nothing is about to end, as what it was.
             sweep.is_unreported |= contested.count > 0 && describe(anomaly, name, contested);
         }
-        if sweep.is_unreported && now.since(sweep.reported_at) >= UPDATE_EVERY {
+        if sweep.is_unreported && step.now.since(sweep.reported_at) >= UPDATE_EVERY {
             sweep.is_unreported = false;
-            sweep.reported_at = now;
-            anomaly.decided_at = now;
-            effects.push(AnomalyEffect::Updated(Box::new(anomaly.clone())));
+            sweep.reported_at = step.now;
+            anomaly.decided_at = step.now;
+            step.report_anomaly(AnomalyEffect::Updated(Box::new(anomaly.clone())));
         }
     }
 }

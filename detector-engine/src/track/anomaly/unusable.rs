@@ -6,17 +6,13 @@
 use std::net::IpAddr;
 
 use crate::{
-    model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-        settings::Bounds,
-    },
+    model::{AnomalyCause, AnomalyKind, Claimant, ResolveReason},
     track::{
+        Step,
         anomaly::{
             allocations::first_device,
             lifecycle::{Anomalies, AnomalyDetails, AnomalyKey},
         },
-        lifecycle::DecisionTime,
     },
 };
 
@@ -31,29 +27,21 @@ impl Anomalies {
         &mut self,
         address: IpAddr,
         holders: Vec<Claimant>,
-        at: DecisionTime,
-        bounds: &Bounds,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
-        let grace = self.rules.stray_route_grace;
+        let grace = self.settings.anomalies.stray_route_grace;
         if self.is_open(&key)
-            || !self.has_lasted(|a| &mut a.unusable_since, address, grace, at.now, bounds)
+            || !self.has_lasted(|a| &mut a.unusable_since, address, grace, step.now)
         {
             return;
         }
         let on = first_device(&holders);
-        let details = AnomalyDetails {
-            cause: AnomalyCause::DadFailed,
-            detail: format!(
-                "duplicate address detection of {address} failed on {on}, and no other claim of it is known any more: the pod cannot use the address until it is added again"
-            ),
-            holders,
-            source: None,
-            owner: None,
-            contested: None,
-        };
-        self.raise(key, details, at, bounds, effects);
+        let detail = format!(
+            "duplicate address detection of {address} failed on {on}, and no other claim of it is known any more: the pod cannot use the address until it is added again"
+        );
+        let details = AnomalyDetails::new(AnomalyCause::DadFailed, holders, detail);
+        self.raise(key, details, step);
     }
 
     /// No pod has the address in that state.
@@ -61,11 +49,10 @@ impl Anomalies {
         &mut self,
         address: IpAddr,
         reason: ResolveReason,
-        at: DecisionTime,
-        effects: &mut Vec<AnomalyEffect>,
+        step: &mut Step<'_>,
     ) {
         self.unusable_since.remove(&address);
         let key = AnomalyKey::of(AnomalyKind::AddressUnusable, address);
-        self.resolve(&key, reason, at, effects);
+        self.resolve(&key, reason, step);
     }
 }

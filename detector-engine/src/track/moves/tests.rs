@@ -7,10 +7,7 @@
 )]
 
 use super::*;
-use crate::model::{
-    observation::{IfIndex, Vlan},
-    scope::NODE_WIDE,
-};
+use crate::model::{IfIndex, NODE_WIDE, Vlan};
 
 const UNTAGGED: Scope = NODE_WIDE;
 
@@ -25,19 +22,15 @@ const TAGGED: Scope = Scope {
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-const WINDOW: Duration = Duration::from_secs(180);
-
 /// [`Moves`] with times in seconds and claimants by ifindex.
 struct MovesFixture {
     moves: Moves,
-    settings: Settings,
 }
 
 impl MovesFixture {
     fn new() -> Self {
         Self {
-            moves: Moves::default(),
-            settings: Settings::default(),
+            moves: Moves::new(&Arc::default()),
         }
     }
 
@@ -46,7 +39,7 @@ impl MovesFixture {
         let claimant = Claimant::new(id, format!("veth{device}"), device, at(0));
         let same = |a, b| a == b;
         self.moves
-            .record_claim(address, scope, &claimant, same, at(secs), &self.settings)
+            .record_claim(address, scope, &claimant, same, at(secs))
     }
 
     fn claim(&mut self, device: IfIndex, secs: u64) -> bool {
@@ -54,10 +47,10 @@ impl MovesFixture {
     }
 
     fn remove_idle(&mut self, secs: u64) {
-        self.moves.remove_idle(vip(), at(secs), WINDOW, |_| false);
+        self.moves.remove_idle(vip(), at(secs), |_| false);
     }
 
-    fn record_in(&self, scope: Scope) -> Option<PersistedMoves> {
+    fn record_in(&self, scope: Scope) -> Option<MoveHistory> {
         self.moves.to_record(vip(), scope)
     }
 
@@ -154,13 +147,8 @@ fn expired_moves_are_not_flapping() {
     for n in 0..6 {
         fixture.claim(n % 2, 10 + u64::from(n));
     }
-    let is_flapping = |fixture: &mut MovesFixture, secs| {
-        let settings = fixture.settings.clone();
-        !fixture
-            .moves
-            .flapping(vip(), at(secs), &settings)
-            .is_empty()
-    };
+    let is_flapping =
+        |fixture: &mut MovesFixture, secs| !fixture.moves.flapping(vip(), at(secs)).is_empty();
     assert!(is_flapping(&mut fixture, 190));
     assert!(!is_flapping(&mut fixture, 191));
 }
@@ -171,7 +159,7 @@ fn next_expiry_is_the_oldest_counted_move() {
     for (device, secs) in [(1, 5), (2, 10), (1, 20), (2, 30)] {
         fixture.claim(device, secs);
     }
-    let mut next = |secs| fixture.moves.next_expiry(vip(), at(secs), WINDOW);
+    let mut next = |secs| fixture.moves.next_expiry(vip(), at(secs));
     assert_eq!(next(31), Some(at(190)));
     assert_eq!(next(190), Some(at(200)));
     assert_eq!(next(200), Some(at(210)));
@@ -217,6 +205,6 @@ fn restored_moves_precede_those_since_the_restart() {
 fn holder_with_a_live_claim_is_kept_beyond_the_window() {
     let mut fixture = MovesFixture::new();
     fixture.claim(1, 1);
-    fixture.moves.remove_idle(vip(), at(500), WINDOW, |_| true);
+    fixture.moves.remove_idle(vip(), at(500), |_| true);
     assert!(fixture.claim(2, 500));
 }

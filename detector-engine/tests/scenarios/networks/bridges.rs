@@ -27,10 +27,7 @@ fn one_address_twice_on_an_isolated_bridge_is_a_conflict() {
     let mut node = two_isolated_bridges();
     node.port(3, 9);
     node.address(3, "10.0.0.1");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth3"]);
     assert_eq!(node.conflict_networks(), ["bridge:br9"]);
 }
 
@@ -40,16 +37,10 @@ fn bridges_that_get_addresses_join_the_nodes_network() {
     node.host(8, "192.0.2.8");
     assert!(node.conflict_events().is_empty());
     node.host(9, "192.0.2.9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
     assert_eq!(node.conflict_networks(), ["node"]);
     node.host_gone(8, "192.0.2.8");
-    assert_eq!(
-        node.conflict_events(),
-        ["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]
-    );
+    node.expect(["resolved 10.0.0.1 duplicate certain: veth2 left veth1(address_removed)"]);
 }
 
 #[test]
@@ -136,10 +127,7 @@ fn link_local_address_that_is_routed_to_a_pod_is_unique_on_the_node() {
     }
     assert!(node.conflict_events().is_empty());
     node.route("169.254.172.5", 2);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 169.254.172.5 duplicate certain: veth1 veth2 veth3 -> veth2"]
-    );
+    node.expect(["raised 169.254.172.5 duplicate certain: veth1 veth2 veth3 -> veth2"]);
     assert_eq!(node.conflict_networks(), ["node"]);
     node.route_gone("169.254.172.5", 2);
     assert!(node.conflict_networks().is_empty());

@@ -55,10 +55,7 @@ fn ports_of_a_switch_wait_for_the_names_of_their_networks() {
     node.name_network(2, "blue");
     assert!(node.conflict_events().is_empty());
     node.name_network(3, "blue");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth3"]);
     assert_eq!(node.conflict_networks(), ["cni:blue"]);
 }
 
@@ -70,13 +67,10 @@ fn ports_without_a_name_in_time_are_in_the_network_of_their_switch() {
     assert_eq!(node.conflict_networks(), ["bridge:ovs-system"]);
     node.conflict_events();
     node.name_network(2, "red");
-    assert_eq!(
-        node.conflict_events(),
-        [
-            "resolved 10.0.0.1 duplicate certain: veth3 left veth2(address_removed)",
-            "raised 10.0.0.1 duplicate certain: veth1 veth2",
-        ]
-    );
+    node.expect([
+        "resolved 10.0.0.1 duplicate certain: veth3 left veth2(address_removed)",
+        "raised 10.0.0.1 duplicate certain: veth1 veth2",
+    ]);
 }
 
 #[test]

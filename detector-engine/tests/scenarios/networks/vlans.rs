@@ -14,10 +14,7 @@ fn access_ports_of_different_vlans_are_separate() {
     }
     assert!(node.conflict_events().is_empty());
     node.pvid(2, 10);
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1@10 duplicate certain: veth1 veth2"]
-    );
+    node.expect(["raised 10.0.0.1@10 duplicate certain: veth1 veth2"]);
     assert_eq!(node.conflict_networks(), ["bridge:br9 vlan 10"]);
 }
 

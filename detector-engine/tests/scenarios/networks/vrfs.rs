@@ -47,10 +47,7 @@ fn routed_bridge_inside_a_vrf_is_part_of_the_vrf() {
     }
     assert!(node.conflict_events().is_empty());
     node.host(9, "192.0.2.9");
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth2 veth3"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth3"]);
     assert_eq!(node.conflict_networks(), ["vrf:vrf8"]);
     node.link(bridge(9));
     assert_eq!(
@@ -76,10 +73,7 @@ fn traffic_follows_the_table_of_the_vrf() {
     for device in 1..=2 {
         node.address(device, "10.0.0.1");
     }
-    assert_eq!(
-        node.conflict_events(),
-        ["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]
-    );
+    node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
     let query = RouteQuery {
         address: ip("10.0.0.1"),
         vrf: Some(8),

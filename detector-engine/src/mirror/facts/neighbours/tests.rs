@@ -7,6 +7,7 @@
 )]
 
 use super::*;
+use crate::model::Bounds;
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);
@@ -33,7 +34,6 @@ fn neighbour(ifindex: IfIndex, address: &str, lladdr: Mac, state: NudState) -> N
 struct Entries {
     facts: Facts,
     secs: u64,
-    bounds: Bounds,
 }
 
 impl Entries {
@@ -46,8 +46,7 @@ impl Entries {
             peer: None,
         };
         let lladdr = entry.lladdr.unwrap();
-        self.facts
-            .set_neighbour(entry, lladdr, context, &self.bounds)
+        self.facts.set_neighbour(entry, lladdr, context)
     }
 
     fn set_pod_entry(&mut self, state: NudState, live: bool) -> StoreOutcome {
@@ -112,7 +111,7 @@ fn repeated_entry_changes_only_state_or_refutation() {
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Reachable, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
@@ -120,12 +119,12 @@ fn repeated_entry_changes_only_state_or_refutation() {
     );
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert!(entries.refute(1, 1));
     assert_eq!(
         entries.set_pod_entry(NudState::Stale, true),
-        StoreOutcome::Refreshed
+        StoreOutcome::Known
     );
     assert!(entries.is_refuted(1));
     assert_eq!(
@@ -221,7 +220,10 @@ fn newest_four_former_lladdrs_are_kept() {
     let macs: Vec<_> = entries.former().iter().map(|(n, _)| *n).collect();
     assert_eq!(macs, [2, 3, 4, 5]);
     assert_eq!(entries.referenced_macs(), [2, 3, 4, 5, 6]);
-    assert_eq!(entries.facts.take_unreferenced(), [(BRIDGE, mac(1))]);
+    assert_eq!(
+        std::mem::take(&mut entries.facts.side_effects.unreferenced),
+        [(BRIDGE, mac(1))]
+    );
 }
 
 #[test]
@@ -235,7 +237,10 @@ fn former_lladdr_is_dropped_after_the_window_unless_current() {
         entries.set_bridge_lladdrs(&[next]);
         assert_eq!(entries.former(), [(2, false)]);
         assert_eq!(entries.referenced_macs(), referenced);
-        assert_eq!(entries.facts.take_unreferenced(), unreferenced);
+        assert_eq!(
+            std::mem::take(&mut entries.facts.side_effects.unreferenced),
+            unreferenced
+        );
     }
 }
 
@@ -278,10 +283,10 @@ fn mac_is_referenced_while_any_bridge_entry_has_it() {
 #[test]
 fn withdrawn_entry_frees_one_place_of_its_link() {
     let mut entries = Entries {
-        bounds: Bounds {
+        facts: Facts::new(Bounds {
             claims_per_device: 2,
             ..Bounds::default()
-        },
+        }),
         ..Entries::default()
     };
     let entry = |n: u8| neighbour(1, &format!("10.0.0.{n}"), mac(1), NudState::Stale);

@@ -97,6 +97,7 @@ impl Harness {
             started: self.world.snapshots,
             is_self_check,
             dump: None,
+            is_discarded: false,
         });
         // The agent starts snapshots itself, so this is never lost.
         let mut effects = Vec::new();
@@ -116,7 +117,7 @@ impl Harness {
     pub(super) fn finish_snapshot(&mut self, which: usize) -> TestCaseResult {
         let pending = self.pending.remove(which);
         let dump = pending.dump.expect("dumped");
-        if pending.started > self.newest {
+        if pending.started > self.newest && !pending.is_discarded {
             if pending.scope == SnapshotScope::Node {
                 self.newest = pending.started;
             }

@@ -44,6 +44,8 @@ struct Pending {
     started: u64,
     is_self_check: bool,
     dump: Option<Dump>,
+    /// Notifications were lost since it started: the engine does not merge it.
+    is_discarded: bool,
 }
 
 /// How long updates wait in every second run of the agent.

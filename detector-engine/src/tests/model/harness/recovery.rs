@@ -38,6 +38,9 @@ impl Harness {
             SyncStage::Synced => Ok(()),
             SyncStage::Losing => {
                 self.stage = SyncStage::Resumed;
+                for pending in &mut self.pending {
+                    pending.is_discarded = true;
+                }
                 self.deliver(Observation::NotificationsLost)
             }
             SyncStage::Resumed => {
