@@ -8,31 +8,41 @@ use std::{
 use detector_engine::diagnosis::{self, Cause, CauseConfidence, Facts, UnixTime};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use crate::schema;
 use crate::{AnomalyData, ConflictData, SubjectId, WallTime, diagnosis_digest, names};
 
 /// Why a conflict came about, or an anomaly was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Diagnosis")
+)]
 pub struct DiagnosisData {
-    /// The cause, or that it is not known.
+    /// The cause, or `unknown`.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Cause>"))]
     pub cause: Cause,
     /// How sure that is.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<CauseConfidence>"))]
     pub confidence: CauseConfidence,
-    /// When the cause began, which is not when it was noticed; `None` if that is not known.
+    /// When the cause began, which is not when it was noticed; null if that is not known.
     pub since: Option<WallTime>,
-    /// The cause in a sentence or two.
+    /// The cause in a sentence or two; for people.
     pub summary: String,
     /// The facts that speak for it.
     pub evidence: Vec<DiagnosisEvidence>,
     /// How much it affects.
     pub affected: Affected,
-    /// What to do, in a safe order.
+    /// What to do, in a safe order; for people.
     pub repair: String,
     /// Other causes that the facts rule out.
     #[serde(with = "names::list")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<schema::Name<Cause>>"))]
     pub ruled_out: Vec<Cause>,
-    /// Facts that were not checked.
+    /// Facts that were not checked, so that no cause follows from them.
     pub not_checked: Vec<NotChecked>,
 }
 
@@ -46,17 +56,19 @@ impl DiagnosisData {
 
 /// A fact that speaks for a cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiagnosisEvidence {
-    /// The fact, for people.
+    /// The fact; for people.
     pub fact: String,
     /// Where it is from, such as `file:/var/lib/cni/networks/pods`.
     pub source: String,
-    /// When it happened; `None` if it has no time.
+    /// When it happened; null if it has no time.
     pub at: Option<WallTime>,
 }
 
 /// How much a cause affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Affected {
     /// Addresses.
     pub addresses: usize,
@@ -66,21 +78,23 @@ pub struct Affected {
 
 /// A fact that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NotChecked {
-    /// Which.
+    /// Which; for people.
     pub what: String,
-    /// Why not.
+    /// Why not; for people.
     pub because: String,
 }
 
 /// Something that happened around a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelineEntry {
     /// When.
     pub at: WallTime,
-    /// What, for people.
+    /// What; for people.
     pub what: String,
-    /// Who says so.
+    /// Where it is from.
     pub source: String,
 }
 

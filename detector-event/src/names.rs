@@ -4,8 +4,8 @@
 use std::fmt;
 
 use detector_engine::{
-    AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
-    ResolveReason,
+    AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope, EvidenceKind, Ipam,
+    LeaveReason, ResolveReason,
     diagnosis::{Cause, CauseConfidence},
 };
 use serde::{Deserializer, Serializer, de};
@@ -45,6 +45,7 @@ macro_rules! contract_names {
 
 contract_names! {
     ConflictKind: Duplicate Host Flapping;
+    ConflictScope: Node Fleet;
     Confidence: Observed Certain;
     Change: Raised Updated Resolved;
     EvidenceKind: Address Arp Ndp Neighbour;
@@ -264,6 +265,7 @@ mod tests {
     #[test]
     fn every_name_is_unique_and_read_back() {
         check::<ConflictKind>();
+        check::<ConflictScope>();
         check::<Confidence>();
         check::<Change>();
         check::<EvidenceKind>();
