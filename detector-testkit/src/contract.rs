@@ -68,19 +68,22 @@ pub fn violations(event: &Value) -> Vec<String> {
     let is_resolved = kind.ends_with(".resolved");
     let mut expect = |holds: bool, what: &str| {
         if !holds {
-            found.push(format!("not {what}"));
+            found.push(format!("expected {what}"));
         }
     };
     let source = event["source"].as_str().unwrap_or_default();
-    expect(source.starts_with("ip-conflict-detector/"), "our source");
-    expect(event["subject"] == data["address"], "about its address");
+    expect(source.starts_with("ip-conflict-detector/"), "a source");
+    expect(event["subject"] == data["address"], "its subject");
     let state = if is_resolved { "resolved" } else { "active" };
-    expect(data["state"] == state, "in the state of the type");
+    expect(data["state"] == state, "the state of its type");
     for field in ["resolved_at", "duration_seconds"] {
-        expect(data[field].is_null() != is_resolved, field);
+        let only = format!("{field} if it is resolved, and only then");
+        expect(data[field].is_null() != is_resolved, &only);
     }
-    expect(data["guidance"].is_null() == is_resolved, "guidance");
-    expect(data["changed"].is_null() || kind == UPDATED, "changed");
+    let only = "guidance unless it is resolved, and only then";
+    expect(data["guidance"].is_null() == is_resolved, only);
+    let is_unchanged = data["changed"].is_null();
+    expect(is_unchanged || kind == UPDATED, "changed in updates only");
     let timeline = data["timeline"].as_array();
     let is_sorted = |t: &Vec<Value>| t.is_sorted_by_key(|entry| entry["at"].as_str());
     expect(timeline.is_some_and(is_sorted), "a sorted timeline");
@@ -96,19 +99,21 @@ pub fn violations(event: &Value) -> Vec<String> {
             let since = is_set("since") != is_set("since_unknown_because");
             expect(since, "a beginning, or why it is unknown");
             let newest = claimant["newest"] == true;
-            expect(newest == is_set("newest_by"), "why it is the newest");
-            expect(is_set("pod") || is_set("pod_unknown_because"), "a pod");
-            expect(claimant["evidence"] != json!([]), "with evidence");
+            expect(newest == is_set("newest_by"), "newest with newest_by");
+            let is_known = is_set("pod") || is_set("pod_unknown_because");
+            expect(is_known, "a pod, or why it is unknown");
+            expect(claimant["evidence"] != json!([]), "evidence");
         }
         let is_duplicate = data["kind"] == "duplicate";
         // An allowed address may be claimed by several devices when it no longer moves.
         let is_over = present < 2 || data["kind"] == "flapping";
         let fits = if is_resolved { is_over } else { present > 1 };
-        expect(fits || !(is_resolved || is_duplicate), "in conflict");
+        let concerned = is_resolved || is_duplicate;
+        expect(fits || !concerned, "claimants that fit the state");
     } else {
         let is_set = |field: &str| !data[field].is_null();
         let is_known = is_set("pod") || is_set("pod_unknown_because");
-        expect(!is_set("device") || is_known, "a pod");
+        expect(!is_set("device") || is_known, "a pod, or why it is unknown");
     }
     found
 }
@@ -173,7 +178,7 @@ mod tests {
     fn each_violation_is_named() {
         for (parent, field, value, named) in [
             ("", "time", json!("2026-03-21T09:10:11Z"), "/time"),
-            ("", "subject", json!("10.0.0.1"), "about its address"),
+            ("", "subject", json!("10.0.0.1"), "its subject"),
             ("", "source", json!("ip-conflict-detector"), "source"),
             ("/data", "latency_us", json!(0), "latency"),
             ("/data", "kind", json!("double"), "/data/kind"),
@@ -183,7 +188,7 @@ mod tests {
             ("/data", "guidance", Value::Null, "guidance"),
             ("/data", "changed", json!(["pod"]), "changed"),
             ("/data", "timeline", Value::Null, "timeline"),
-            ("/data", "claimants", json!([]), "in conflict"),
+            ("/data", "claimants", json!([]), "claimants that fit"),
             ("/data", "colour", json!("red"), "colour"),
             ("/data/claimants/1", "mac", json!("nonsense"), "/1/mac"),
             ("/data/claimants/1", "newest", json!(true), "newest"),
