@@ -27,11 +27,36 @@ fn document_is_generated_from_the_types() {
 }
 
 #[test]
-fn every_cause_of_a_diagnosis_is_explained() {
+fn every_field_and_value_is_explained() {
+    let schemas = schemas();
+    let mut names = Vec::new();
+    schemas
+        .values()
+        .for_each(|s| fields_and_values(s, &mut names));
+    assert!(names.len() > 200, "{names:?}");
     let page = include_str!("../../../../docs/events.md");
+    for name in names {
+        // In a table, or in an example.
+        let is_explained = page.contains(&format!("`{name}`"));
+        let is_shown = page.contains(&format!("\"{name}\":"));
+        assert!(is_explained || is_shown, "docs/events.md lacks {name}");
+    }
     for cause in Cause::ALL {
         let row = format!("\n| `{}` | ", cause.name());
         assert!(page.contains(&row), "docs/events.md lacks {cause:?}");
+    }
+}
+
+fn fields_and_values<'s>(schema: &'s Value, found: &mut Vec<&'s str>) {
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    for (name, property) in properties {
+        found.push(name);
+        fields_and_values(property, found);
+    }
+    let values = schema["enum"].as_array().into_iter().flatten();
+    found.extend(values.filter_map(Value::as_str));
+    if let Some(items) = schema.get("items") {
+        fields_and_values(items, found);
     }
 }
 
