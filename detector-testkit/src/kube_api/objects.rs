@@ -18,7 +18,8 @@ impl<'p> Target<'p> {
     /// What a path names; `None` for anything else, such as a subresource.
     pub(super) fn parse(path: &'p str) -> Option<Self> {
         let parts: Vec<_> = path.split('/').skip(1).collect();
-        let (version, rest) = parts.split_at_checked(if parts[0] == "api" { 2 } else { 3 })?;
+        let version = if path.starts_with("/api/") { 2 } else { 3 };
+        let (version, rest) = parts.split_at_checked(version)?;
         let (namespace, plural, name) = match *rest {
             [plural] => (None, plural, None),
             [plural, name] => (None, plural, Some(name)),
