@@ -97,11 +97,12 @@ impl Selection {
         if change.resource != self.resource {
             return None;
         }
-        let selected = |object: &Option<Value>| object.clone().filter(|object| self.has(object));
-        let (kind, mut object) = match (selected(&change.before), selected(&change.after)) {
-            (None, Some(after)) => ("ADDED", after),
-            (Some(_), Some(after)) => ("MODIFIED", after),
-            (Some(before), None) => ("DELETED", before),
+        let before = change.before.as_ref().filter(|object| self.has(object));
+        let after = change.after.as_ref().filter(|object| self.has(object));
+        let (kind, mut object) = match (before, after) {
+            (None, Some(after)) => ("ADDED", after.clone()),
+            (Some(_), Some(after)) => ("MODIFIED", after.clone()),
+            (Some(before), None) => ("DELETED", before.clone()),
             (None, None) if change.is_bookmark() => ("BOOKMARK", bookmark()),
             (None, None) => return None,
         };

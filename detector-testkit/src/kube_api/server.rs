@@ -219,7 +219,7 @@ impl State {
         }
     }
 
-    /// Forgets the history and cuts all watches.
+    /// Lets no watch resume from what was before, and cuts all of them.
     pub(super) fn compact(&mut self) {
         self.objects.version += 1;
         self.compacted = self.objects.version;
