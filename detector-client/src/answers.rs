@@ -1,48 +1,21 @@
 //! The answers of an agent.
 
-use detector_event::{AnomalyData, ClaimData, ConflictData, PartReport, Role, State};
+use detector_event::{AnomalyData, ConflictData, PartReport, Role, State};
 use serde::Deserialize;
 
-/// The response of `/api/v1/conflicts`.
-#[derive(Clone, Debug, Deserialize)]
+/// What is open on a node.
+#[derive(Clone, Debug)]
 pub struct Overview {
     /// The node's name.
     pub node: String,
     /// Whether the agent has read the kernel state.
-    #[serde(default)]
     pub ready: bool,
     /// The active conflicts, oldest first.
     pub conflicts: Vec<ConflictData>,
     /// The conflicts that were resolved recently.
-    #[serde(default)]
     pub resolved: Vec<ConflictData>,
-    /// The open anomalies, which have an endpoint of their own.
-    #[serde(skip)]
+    /// The open anomalies.
     pub anomalies: Vec<AnomalyData>,
-}
-
-/// The response of `/api/v1/anomalies`.
-#[derive(Deserialize)]
-pub(super) struct OpenAnomalies {
-    pub(super) anomalies: Vec<AnomalyData>,
-}
-
-/// The response of `/api/v1/conflicts/<conflict_id>`.
-#[derive(Deserialize)]
-pub(super) struct OneConflict {
-    pub(super) conflict: ConflictData,
-}
-
-/// The response of `/api/v1/anomalies/<anomaly_id>`.
-#[derive(Deserialize)]
-pub(super) struct OneAnomaly {
-    pub(super) anomaly: AnomalyData,
-}
-
-/// The response of `/api/v1/claims`.
-#[derive(Deserialize)]
-pub(super) struct OpenClaims {
-    pub(super) claims: Vec<ClaimData>,
 }
 
 /// The response of `/readyz`.

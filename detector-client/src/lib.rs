@@ -20,7 +20,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use detector_event::{AnomalyData, ClaimData, ConflictData, SubjectId};
+use detector_event::{
+    AnomalyData, ClaimData, ConflictData, SubjectId,
+    answers::{AnomalyList, ClaimList, ConflictList, OneAnomaly, OneConflict},
+};
 use http_body_util::Empty;
 use hyper::{
     Request, Response, StatusCode, Uri,
@@ -39,7 +42,6 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 pub use answers::{AgentStatus, Gap, Overview};
-use answers::{OneAnomaly, OneConflict, OpenAnomalies, OpenClaims};
 pub use error::ClientError;
 pub use explained::Timelines;
 use files::{connector, token};
@@ -274,16 +276,21 @@ impl Connection<'_> {
     pub async fn overview(&mut self, address: Option<IpAddr>) -> Result<Overview, ClientError> {
         let query = address.map(|address| format!("?address={address}"));
         let query = query.unwrap_or_default();
-        let mut overview: Overview = self.list(&format!("/api/v1/conflicts{query}")).await?;
-        let open: OpenAnomalies = self.list(&format!("/api/v1/anomalies{query}")).await?;
-        overview.anomalies = open.anomalies;
-        Ok(overview)
+        let list: ConflictList = self.list(&format!("/api/v1/conflicts{query}")).await?;
+        let open: AnomalyList = self.list(&format!("/api/v1/anomalies{query}")).await?;
+        Ok(Overview {
+            node: list.head.node,
+            ready: list.head.ready,
+            conflicts: list.conflicts,
+            resolved: list.resolved,
+            anomalies: open.anomalies,
+        })
     }
 
     /// The claims of an address.
     pub async fn claims(&mut self, address: IpAddr) -> Result<Vec<ClaimData>, ClientError> {
         let path = format!("/api/v1/claims?address={address}");
-        let open: OpenClaims = self.list(&path).await?;
+        let open: ClaimList = self.list(&path).await?;
         Ok(open.claims)
     }
 

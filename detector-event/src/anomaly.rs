@@ -8,10 +8,15 @@ use detector_engine::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use detector_engine::diagnosis::MAX_TIMELINE;
+
 use super::{
     Guidance, SubjectState, clean,
     names::{self, ContractName},
 };
+#[cfg(feature = "schema")]
+use crate::schema;
 use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
 
 /// Why an anomaly was resolved.
@@ -53,10 +58,16 @@ impl ContractName for ResolvedBecause {
     }
 }
 
-/// An anomaly as events, the API and `check` show it. What does not apply to its kind is `null`.
+/// A finding that is not a conflict yet, as events, the API and `check` show it. What does not apply to its kind is null.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Anomaly")
+)]
 pub struct AnomalyData {
-    /// Stable for the anomaly's life, restarts of the agent included.
+    /// The same from `raised` to `resolved`, restarts of the agent included.
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Id"))]
     pub anomaly_id: AnomalyId,
     /// The node's name.
     pub node: String,
@@ -65,31 +76,36 @@ pub struct AnomalyData {
     pub cluster: Option<String>,
     /// Which kind of anomaly it is.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyKind>"))]
     pub kind: AnomalyKind,
     /// What exactly is wrong.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyCause>"))]
     pub cause: AnomalyCause,
     /// Whether it is active or resolved.
     pub state: SubjectState,
     /// The address concerned; the gateway's for an unresolved gateway, the first contested one for a sweep.
     pub address: IpAddr,
-    /// The VLAN (of two tags the outer one).
+    /// The VLAN tag, the outer one of two.
+    #[cfg_attr(feature = "schema", schemars(range(max = 4095)))]
     pub vlan: Option<u16>,
     /// The pod device that has the address, requests it, or contests it and others.
     pub device: Option<String>,
     /// That device's index.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<u32>"))]
     pub ifindex: Option<IfIndex>,
     /// That device's pod.
     pub pod: Option<Arc<Pod>>,
-    /// Why the pod is not known.
+    /// Why `pod` is null although there is a device; for people.
     pub pod_unknown_because: Option<Arc<str>>,
     /// Further devices that have the address.
     #[serde(default)]
     pub also_on: Vec<String>,
     /// The IPAM whose allocations were compared.
     #[serde(default, with = "names::optional_name")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::Name<Ipam>>"))]
     pub ipam: Option<Ipam>,
-    /// The network in the CNI configuration.
+    /// The network's name in the CNI configuration.
     pub network: Option<String>,
     /// The data directory, file or resource that was read.
     pub source: Option<String>,
@@ -103,11 +119,12 @@ pub struct AnomalyData {
     pub addresses: Vec<IpAddr>,
     /// The range that several nodes have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub range: Option<IpNet>,
-    /// The nodes that have the range.
+    /// The nodes that have the range; in the resolving event, those that had it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
-    /// What is wrong, in one sentence, for people.
+    /// One sentence; for people.
     pub detail: String,
     /// When it was raised.
     pub raised_at: WallTime,
@@ -119,17 +136,23 @@ pub struct AnomalyData {
         with = "names::optional_seconds",
         skip_serializing_if = "Option::is_none"
     )]
+    #[cfg_attr(feature = "schema", schemars(with = "f64", range(min = 0)))]
     pub duration_seconds: Option<Duration>,
     /// Why it was resolved.
     #[serde(default, with = "names::optional_name")]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(with = "Option<schema::Name<ResolvedBecause>>")
+    )]
     pub resolved_because: Option<ResolvedBecause>,
     /// Microseconds from the deciding observation to the creation of the event.
     pub latency_us: u64,
-    /// Why it was raised; `None` until it is diagnosed.
+    /// Why it was raised; null until that was looked into.
     #[serde(default)]
     pub diagnosis: Option<Arc<DiagnosisData>>,
-    /// What happened around it, oldest first; `None` in lists.
+    /// What happened around it, oldest first. Absent in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_TIMELINE)))]
     pub timeline: Option<Arc<[TimelineEntry]>>,
     /// What to do, while it is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -11,6 +11,7 @@ use crate::{DiagnosisData, Pod};
 
 /// A part of a conflict that an updating event names as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum ChangedField {
     /// The kind of conflict.

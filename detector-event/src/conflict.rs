@@ -8,13 +8,24 @@ use detector_engine::{
 };
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use detector_engine::diagnosis::MAX_TIMELINE;
+
 use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
+#[cfg(feature = "schema")]
+use crate::schema;
 use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
 
-/// A conflict as events, the API and `check` show it.
+/// An address with more than one claimant, as events, the API and `check` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Conflict")
+)]
 pub struct ConflictData {
-    /// Stable for the conflict's life.
+    /// The same from `raised` to `resolved`, restarts of the agent included.
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Id"))]
     pub conflict_id: ConflictId,
     /// The node's name.
     pub node: String,
@@ -25,20 +36,26 @@ pub struct ConflictData {
     pub address: IpAddr,
     /// The network in which the address has to be unique.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::NetworkName"))]
     pub network: Network,
-    /// The VLAN (of two tags the outer one).
+    /// The VLAN tag, the outer one of two.
+    #[cfg_attr(feature = "schema", schemars(range(max = 4095)))]
     pub vlan: Option<u16>,
-    /// The inner of two VLAN tags.
+    /// The inner one of two VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 4095)))]
     pub inner_vlan: Option<u16>,
     /// Which kind of conflict it is.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictKind>"))]
     pub kind: ConflictKind,
     /// Whether the claimants are on this node or on several nodes.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictScope>"))]
     pub scope: ConflictScope,
     /// How certain the evidence is.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Confidence>"))]
     pub confidence: Confidence,
     /// Whether it is active or resolved.
     pub state: SubjectState,
@@ -54,60 +71,71 @@ pub struct ConflictData {
         with = "names::optional_seconds",
         skip_serializing_if = "Option::is_none"
     )]
+    #[cfg_attr(feature = "schema", schemars(with = "f64", range(min = 0)))]
     pub duration_seconds: Option<Duration>,
     /// In an updating event: what differs from the previous event about the conflict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<ChangedField>,
     /// Microseconds from the kernel's timestamp of the deciding observation to the creation of the event.
     pub latency_us: u64,
-    /// The device that receives the node's traffic for the address.
+    /// The device to which the node sends packets for the address.
     pub traffic_goes_to: Option<String>,
     /// The claimants; those that left follow with the reason.
     pub claimants: Vec<ClaimantData>,
-    /// Claimants beyond the bound of the list.
+    /// How many claimants are present beyond the bound of the list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub claimants_omitted: usize,
     /// How often it began again within a minute of its end.
     #[serde(default, skip_serializing_if = "is_never")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub repeats: u32,
     /// When a conflict that has begun again ended; it is resolved unless it begins again soon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_since: Option<WallTime>,
-    /// The anomaly id of the address sweep that the conflict is part of.
+    /// The `anomaly_id` of the address sweep that the conflict is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Id"))]
     pub sweep: Option<AnomalyId>,
-    /// Why it came about; `None` until it is diagnosed.
+    /// Why it came about; null until that was looked into.
     #[serde(default)]
     pub diagnosis: Option<Arc<DiagnosisData>>,
-    /// What happened around it, oldest first; `None` in lists.
+    /// What happened around it, oldest first. Absent in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(length(max = MAX_TIMELINE)))]
     pub timeline: Option<Arc<[TimelineEntry]>>,
     /// What to do, while it is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guidance: Option<Guidance>,
 }
 
-/// One claimant.
+/// A device that claims the address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Claimant")
+)]
 pub struct ClaimantData {
     /// The name of its node. Empty in events that an earlier version stored.
     #[serde(default)]
     pub node: String,
-    /// Its device.
+    /// The node's end of the pod's interface, or one of the node's own.
     pub device: String,
     /// The device's index.
+    #[cfg_attr(feature = "schema", schemars(with = "u32"))]
     pub ifindex: IfIndex,
     /// The MAC address of its newest evidence.
     #[serde(default, with = "names::optional_mac")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::MacAddress>"))]
     pub mac: Option<Mac>,
-    /// The bridge it is a port of.
+    /// The bridge or other switch that the device is a port of.
     pub master: Option<String>,
-    /// When its oldest evidence was first seen; `None` if it may be older than the agent's knowledge of it.
+    /// When the oldest of its evidence was first seen; null if it may be older than what the agent knows.
     pub since: Option<WallTime>,
-    /// Why `since` is not known; for people.
+    /// Why `since` is null; for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_unknown_because: Option<Cow<'static, str>>,
-    /// Whether it is known to be the newest claimant. Set together with `newest_by`; see [`ClaimantData::newest`].
+    /// Present and true if it is known to be the newest claimant; then `newest_by` is present, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newest: bool,
     /// How that is known.
@@ -120,12 +148,12 @@ pub struct ClaimantData {
     /// Whether IPAM has allocated the address to its pod. Absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated: Option<bool>,
-    /// Whether frames and neighbour entries are all that can show the claim, because the pod's stack is not the kernel's.
+    /// Present and true if frames and neighbour entries are all that can show the claim, because the pod's stack is not the kernel's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_stack: bool,
     /// Its pod.
     pub pod: Option<Arc<Pod>>,
-    /// Why the pod is not known.
+    /// Why `pod` is null; for people.
     pub pod_unknown_because: Option<Arc<str>>,
     /// What supports the claim.
     pub evidence: Vec<EvidenceData>,
@@ -135,38 +163,55 @@ pub struct ClaimantData {
         with = "names::optional_name",
         skip_serializing_if = "Option::is_none"
     )]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<LeaveReason>"))]
     pub left: Option<LeaveReason>,
 }
 
-/// One piece of evidence.
+/// What supports a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Evidence")
+)]
 pub struct EvidenceData {
     /// What kind of evidence it is.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::EvidenceName"))]
     pub kind: EvidenceKind,
-    /// When it was first seen; `None` if it was there before the agent could see it.
+    /// When it was first seen; null if it was there before the agent could see it.
     pub first_seen: Option<WallTime>,
-    /// When it was last seen.
+    /// When it was last seen. Repetitions are counted in the kernel for up to 30 seconds without moving it.
     pub last_seen: WallTime,
     /// The MAC address in it.
     #[serde(default, with = "names::optional_mac")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<schema::MacAddress>"))]
     pub mac: Option<Mac>,
-    /// Details, such as the state of the neighbour entry.
+    /// More about it, such as the neighbour state.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub detail: Option<EvidenceDetail>,
 }
 
-/// One claim, as the API shows it.
+/// One device's claim of one address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Claim")
+)]
 pub struct ClaimData {
     /// The address that is claimed.
     pub address: IpAddr,
     /// The network in which the address has to be unique.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::NetworkName"))]
     pub network: Network,
-    /// The VLAN (of two tags the outer one).
+    /// The VLAN tag, the outer one of two.
+    #[cfg_attr(feature = "schema", schemars(range(max = 4095)))]
     pub vlan: Option<u16>,
-    /// The inner of two VLAN tags.
+    /// The inner one of two VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(max = 4095)))]
     pub inner_vlan: Option<u16>,
     /// The claimant, and what supports the claim.
     #[serde(flatten)]

@@ -8,31 +8,41 @@ use std::{
 use detector_engine::diagnosis::{self, Cause, CauseConfidence, Facts, UnixTime};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use crate::schema;
 use crate::{AnomalyData, ConflictData, Guidance, SubjectId, WallTime, diagnosis_digest, names};
 
 /// Why a conflict came about, or an anomaly was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Diagnosis")
+)]
 pub struct DiagnosisData {
-    /// The cause, or [`Cause::Unknown`].
+    /// The cause, or `unknown`.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Cause>"))]
     pub cause: Cause,
     /// Whether the cause is proven or only likely.
     #[serde(with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<CauseConfidence>"))]
     pub confidence: CauseConfidence,
-    /// When the cause began, which is not when it was noticed; `None` if that is not known.
+    /// When the cause began, which is not when it was noticed; null if that is not known.
     pub since: Option<WallTime>,
-    /// The cause in a sentence or two.
+    /// The cause in a sentence or two; for people.
     pub summary: String,
     /// The facts that support the cause.
     pub evidence: Vec<DiagnosisEvidence>,
     /// How many addresses and pods the cause affects.
     pub affected: Affected,
-    /// What to do, in a safe order.
+    /// What to do, in a safe order; for people.
     pub repair: String,
     /// Other causes that the facts rule out.
     #[serde(with = "names::list")]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<schema::Name<Cause>>"))]
     pub ruled_out: Vec<Cause>,
-    /// Facts that were not checked.
+    /// Facts that were not checked, so that no cause follows from them.
     pub not_checked: Vec<NotChecked>,
 }
 
@@ -46,17 +56,19 @@ impl DiagnosisData {
 
 /// A fact that supports a cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiagnosisEvidence {
-    /// The fact, for people.
+    /// The fact; for people.
     pub fact: String,
     /// The source of the fact, such as `file:/var/lib/cni/networks/pods`.
     pub source: String,
-    /// When it happened; `None` if it has no time.
+    /// When it happened; null if it has no time.
     pub at: Option<WallTime>,
 }
 
 /// How much a cause affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Affected {
     /// Number of addresses.
     pub addresses: usize,
@@ -66,19 +78,21 @@ pub struct Affected {
 
 /// A fact that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NotChecked {
-    /// Which fact, for people.
+    /// Which fact; for people.
     pub what: String,
-    /// Why it was not checked, for people.
+    /// Why it was not checked; for people.
     pub because: String,
 }
 
 /// Something that happened around a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelineEntry {
     /// When it happened.
     pub at: WallTime,
-    /// What happened, for people.
+    /// What happened; for people.
     pub what: String,
     /// The source that reported it.
     pub source: String,

@@ -10,6 +10,8 @@ use super::{
     names::{self, ContractName},
 };
 use crate::WallTime;
+#[cfg(feature = "schema")]
+use crate::schema;
 
 /// What happened to a conflict or an anomaly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +99,7 @@ impl ContractName for EventType {
 
 /// The CloudEvents version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum SpecVersion {
     /// 1.0.
     #[serde(rename = "1.0")]
@@ -105,6 +108,7 @@ pub enum SpecVersion {
 
 /// The media type of `data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum DataContentType {
     /// JSON.
     #[serde(rename = "application/json")]
@@ -113,6 +117,7 @@ pub enum DataContentType {
 
 /// The state of a conflict or an anomaly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum SubjectState {
     /// It has not ended.
@@ -140,8 +145,13 @@ impl SubjectState {
     }
 }
 
-/// A CloudEvent about a conflict, or with [`AnomalyData`] about an anomaly.
+/// A CloudEvent about a conflict or an anomaly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "{D}Event")
+)]
 pub struct Event<D = ConflictData> {
     /// Always 1.0.
     pub specversion: SpecVersion,
@@ -151,6 +161,7 @@ pub struct Event<D = ConflictData> {
     pub source: String,
     /// What the event is about, and what happened to it.
     #[serde(rename = "type", with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<EventType>"))]
     pub event_type: EventType,
     /// The address.
     pub subject: IpAddr,

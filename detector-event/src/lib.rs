@@ -3,6 +3,7 @@
 //! What the agent, its clients and the kubectl plugin share: the shapes of the API's answers, pods, times and texts. No I/O.
 
 mod anomaly;
+pub mod answers;
 mod any_event;
 mod changed;
 mod clean;
@@ -22,6 +23,8 @@ mod pod;
 pub mod row;
 #[cfg(any(test, feature = "samples"))]
 pub mod samples;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod summary;
 pub mod text;
 mod time;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use detector_engine::{
-    AnomalyCause, AnomalyKind, Confidence, ConflictKind, EvidenceKind, Ipam, LeaveReason,
-    ResolveReason,
+    AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope, EvidenceKind, Ipam,
+    LeaveReason, ResolveReason,
     diagnosis::{Cause, CauseConfidence},
 };
 use serde::{Deserializer, Serializer, de};
@@ -49,6 +49,7 @@ contract_names!(
     Change,
     Confidence,
     ConflictKind,
+    ConflictScope,
     EvidenceKind,
     Ipam,
     LeaveReason,
@@ -262,6 +263,7 @@ mod tests {
     #[test]
     fn every_name_is_unique_and_read_back() {
         check::<ConflictKind>();
+        check::<ConflictScope>();
         check::<Confidence>();
         check::<Change>();
         check::<EvidenceKind>();

@@ -8,6 +8,7 @@ use crate::{Pod, WallTime};
 
 /// How a claimant is known to be the newest of a conflict, best source first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "snake_case")]
 pub enum NewestBy {
     /// The agent saw its claim begin after it had seen those of all others.

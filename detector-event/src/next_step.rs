@@ -17,10 +17,12 @@ const NAMED: usize = 4;
 
 /// What to do about something that is active, and where to read on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guidance {
-    /// The next step, in a sentence or two.
+    /// The next step, in a sentence or two; for people.
     pub next_step: String,
     /// The URL of the runbook.
+    #[cfg_attr(feature = "schema", schemars(url))]
     pub runbook_url: String,
 }
 

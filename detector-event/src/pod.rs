@@ -9,6 +9,7 @@ use crate::WallTime;
 
 /// The source that identified a pod, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
     /// The container runtime: by the pod's network namespace, or by the device named in the runtime's CNI result.
@@ -44,8 +45,9 @@ impl fmt::Display for Via {
     }
 }
 
-/// A pod, as far as its source knows it.
+/// The pod behind a device, as far as its source knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Pod {
     /// Kubernetes namespace.
     pub namespace: String,
@@ -53,17 +55,17 @@ pub struct Pod {
     pub name: String,
     /// Pod uid.
     pub uid: Option<String>,
-    /// The id of its sandbox; `None` where the source does not have it.
+    /// The id of its sandbox or container; null where the source does not have it.
     pub container_id: Option<String>,
     /// The source that identified it.
     pub via: Via,
-    /// The labels selected with `--pod-labels`. Like the three fields below, from the Kubernetes API only.
+    /// The labels named by `--pod-labels`. Like the three fields below, from the Kubernetes API only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The workload it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// Whether it is being deleted.
+    /// Present and true if it is being deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
     /// When it was created, from the Kubernetes API, to the second.
@@ -91,6 +93,7 @@ pub const MAX_FURTHER_ADDRESSES: usize = 64;
 
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Owner {
     /// The workload's kind.
     pub kind: String,

@@ -1,7 +1,7 @@
 //! The events that the agent writes, as types for tests.
 //!
 //! Declared independently of the agent's own types. Unknown fields are ignored, because fields may be added to the contract.
-//! [`crate::contract::violations`] checks required fields and their formats on every line that a test reads.
+//! [`crate::contract::violations`] compares every line that a test reads with the schema of events.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;

@@ -17,6 +17,7 @@ pub mod contract;
 mod cri;
 pub mod event;
 pub mod frames;
+pub mod golden;
 pub mod http;
 pub mod image;
 pub mod kube_api;

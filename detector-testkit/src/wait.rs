@@ -62,13 +62,6 @@ pub(crate) struct Monitor<S> {
 }
 
 impl<S> Monitor<S> {
-    pub(crate) fn new(state: S) -> Self {
-        Self {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }
-    }
-
     /// Locks the state for reading. Changes go through [`Monitor::update`], which wakes the waiting threads.
     pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
         lock(&self.state)
@@ -161,7 +154,7 @@ mod tests {
 
     #[test]
     fn monitor_wakes_on_update() {
-        let monitor = Arc::new(Monitor::new(0));
+        let monitor = Arc::<Monitor<u32>>::default();
         let other = Arc::clone(&monitor);
         let thread = thread::spawn(move || other.update(|count| *count += 1));
         let wait = |deadline, wanted| {

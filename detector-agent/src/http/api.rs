@@ -7,6 +7,7 @@ use detector_engine::{
 };
 use detector_event::{
     AnomalyData, ClaimData, ClaimantData, ConflictData, Moment, PodAnswer, SubjectState,
+    answers::{OneAnomaly, OneConflict},
 };
 use hyper::{StatusCode, header};
 use serde::Serialize;
@@ -30,7 +31,7 @@ const CLAIMS_PER_QUERY: usize = 256;
 const ANOMALIES_PER_QUERY: usize = 128;
 
 /// Parameters of the conflicts.
-const CONFLICT_PARAMETERS: Supported = Supported {
+pub(super) const CONFLICT_PARAMETERS: Supported = Supported {
     names: &[
         "state",
         "kind",
@@ -48,7 +49,7 @@ const CONFLICT_PARAMETERS: Supported = Supported {
     ],
 };
 /// Parameters of the anomalies.
-const ANOMALY_PARAMETERS: Supported = Supported {
+pub(super) const ANOMALY_PARAMETERS: Supported = Supported {
     names: &["kind", "namespace", "address", "limit", "cursor", "reasons"],
     kinds: &[
         AnomalyKind::IpamDrift.name(),
@@ -64,7 +65,7 @@ const ANOMALY_PARAMETERS: Supported = Supported {
     ],
 };
 /// Parameters of the claims.
-const CLAIM_PARAMETERS: Supported = Supported {
+pub(super) const CLAIM_PARAMETERS: Supported = Supported {
     names: &[
         "namespace",
         "address",
@@ -181,7 +182,10 @@ pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply 
         Err(e) => return unavailable(e),
     };
     match data {
-        Some(data) => one(app, "conflict", &data),
+        Some(conflict) => {
+            let head = app.sources.head();
+            json(StatusCode::OK, &OneConflict { head, conflict })
+        }
         None => not_found("conflict"),
     }
 }
@@ -196,25 +200,15 @@ pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
     };
     match app.engine.anomalies(&[id]).await {
         Ok(found) => match found.first() {
-            Some(anomaly) => one(
-                app,
-                "anomaly",
-                &anomaly.data(&app.sources, &clock::moment()),
-            ),
+            Some(anomaly) => {
+                let head = app.sources.head();
+                let anomaly = anomaly.data(&app.sources, &clock::moment());
+                json(StatusCode::OK, &OneAnomaly { head, anomaly })
+            }
             None => not_found("anomaly"),
         },
         Err(e) => unavailable(e),
     }
-}
-
-fn one(app: &App, name: &str, data: &impl Serialize) -> Reply {
-    let answer = serde_json::json!({
-        "node": app.sources.node,
-        "at": clock::moment().wall(),
-        "ready": app.sources.readiness.is_ready(),
-        name: data,
-    });
-    json(StatusCode::OK, &answer)
 }
 
 fn not_found(what: &str) -> Reply {

@@ -4,6 +4,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use bytes::Bytes;
 use detector_engine::Timestamp;
+use detector_event::answers::AnswerEnd;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -13,8 +14,6 @@ use super::{
     parameters::NotAPosition,
     respond::{Chunk, Truncated},
 };
-use crate::process::clock;
-
 /// The most reasons of unknown pods that are listed once; further ones stay where they are.
 const REASONS: usize = 64;
 
@@ -73,12 +72,8 @@ impl List {
         reasons_once: bool,
         to: mpsc::Sender<Chunk>,
     ) -> Self {
-        let head = serde_json::json!({
-            "node": sources.node,
-            "at": clock::moment().wall(),
-            "ready": sources.readiness.is_ready(),
-        });
-        let mut text = head.to_string();
+        // Serialising these types cannot fail, nor those of items.
+        let mut text = serde_json::to_string(&sources.head()).unwrap_or_default();
         text.pop();
         text.push_str(&format!(",\"{name}\":["));
         Self {
@@ -91,7 +86,6 @@ impl List {
 
     /// Adds an item.
     pub(super) fn add(&mut self, item: &impl Serialize) {
-        // Serialising these types cannot fail.
         let json = match &mut self.reasons {
             None => serde_json::to_string(item),
             Some(reasons) => serde_json::to_value(item).map(|mut item| {
@@ -126,11 +120,11 @@ impl List {
 
     /// Ends the list and the answer; `next` is where the next page begins.
     pub(super) async fn end(mut self, next: Option<String>) {
-        let mut rest = serde_json::json!({ "next": next });
-        if let Some(reasons) = self.reasons.take() {
-            rest["pod_unknown_reasons"] = reasons.into();
-        }
-        let rest = rest.to_string();
+        let end = AnswerEnd {
+            next,
+            pod_unknown_reasons: self.reasons.take(),
+        };
+        let rest = serde_json::to_string(&end).unwrap_or_default();
         self.text.push_str(&format!("],{}\n", &rest[1..]));
         self.send().await;
     }

@@ -43,7 +43,7 @@ use std::{
     time::Duration,
 };
 
-use detector_event::{Explanations, Role};
+use detector_event::{Explanations, Role, answers::AnswerHead};
 use futures_util::future::try_join_all;
 use tokio::{runtime::Runtime, sync::oneshot, time::sleep};
 use tracing::{error, info, warn};
@@ -53,7 +53,7 @@ use crate::{
     health::Health,
     metrics::Metrics,
     pods::PodDirectory,
-    process::{descriptors, threads},
+    process::{clock, descriptors, threads},
     sinks::Feed,
 };
 use engine_client::EngineClient;
@@ -149,6 +149,17 @@ pub struct Sources {
     pub feed: Feed,
     /// Export one metric series per claimed address.
     pub export_claims: bool,
+}
+
+impl Sources {
+    /// What an answer begins with.
+    fn head(&self) -> AnswerHead {
+        AnswerHead {
+            node: self.node.clone(),
+            at: clock::moment().wall(),
+            ready: self.readiness.is_ready(),
+        }
+    }
 }
 
 /// What a listener serves.

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use super::respond::{Reply, error};
 
 /// The most items of one page.
-const MAX_LIMIT: usize = 10_000;
+pub(super) const MAX_LIMIT: usize = 10_000;
 /// The longest value that an error repeats, in characters.
 const SHOWN: usize = 40;
 

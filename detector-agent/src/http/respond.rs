@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use detector_event::answers::ErrorAnswer;
 use hyper::{
     Response, StatusCode,
     body::{Body, Frame, SizeHint},
@@ -100,7 +101,8 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
 
 /// An error as `{"error": "<one sentence>"}`.
 pub(super) fn error(status: StatusCode, sentence: &str) -> Reply {
-    json(status, &serde_json::json!({ "error": sentence }))
+    let error = sentence.to_owned();
+    json(status, &ErrorAnswer { error })
 }
 
 /// Adds a header to a response.

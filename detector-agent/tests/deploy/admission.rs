@@ -162,17 +162,17 @@ fn conflict(nodes: &[&str]) -> Value {
 }
 
 /// The same with another value in the entry of a claimant.
-fn with(conflict: &Value, claimant: usize, field: &str, value: Value) -> Value {
+fn with(conflict: &Value, claimant: usize, field: &str, value: impl Into<Value>) -> Value {
     let mut conflict = conflict.clone();
-    conflict["spec"]["claimants"][claimant][field] = value;
+    conflict["spec"]["claimants"][claimant][field] = value.into();
     conflict
 }
 
 /// The same with another value at a path.
-fn at(conflict: &Value, pointer: &str, value: Value) -> Value {
+fn at(conflict: &Value, pointer: &str, value: impl Into<Value>) -> Value {
     let mut conflict = conflict.clone();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
-    conflict.pointer_mut(parent).unwrap()[key] = value;
+    conflict.pointer_mut(parent).unwrap()[key] = value.into();
     conflict
 }
 
@@ -193,13 +193,18 @@ fn update(object: Value, old: Value) -> Value {
     request("ipconflicts", "UPDATE", object, old)
 }
 
+/// Another value in the entry of a claimant.
+fn change(conflict: &Value, claimant: usize, field: &str, value: impl Into<Value>) -> Value {
+    update(with(conflict, claimant, field, value), conflict.clone())
+}
+
 fn delete(old: Value) -> Value {
     request("ipconflicts", "DELETE", Value::Null, old)
 }
 
 #[test]
 fn agent_creates_conflicts_between_a_holder_and_its_node() {
-    let new = with(&conflict(&["b", "a"]), 1, "asked", json!(1));
+    let new = with(&conflict(&["b", "a"]), 1, "asked", 1);
     let mut without_node = create(new.clone());
     without_node["userInfo"]["extra"] = json!({});
     let mut of_admin = create(conflict(&["b", "c"]));
@@ -220,20 +225,17 @@ fn agent_creates_conflicts_between_a_holder_and_its_node() {
         (create(conflict(&["a", "a"])), &[NEW]),
         (create(conflict(&["a"])), &[NEW]),
         // Proven from the start.
-        (create(at(&new, "/spec/state", json!("Active"))), &[NEW]),
-        (
-            create(at(&new, "/spec/confidence", json!("certain"))),
-            &[NEW],
-        ),
-        (create(with(&new, 1, "active", json!(true))), &[NEW]),
-        (create(with(&new, 1, "confirmed", json!(1))), &[NEW]),
-        (create(with(&new, 0, "asked", json!(1))), &[NEW]),
+        (create(at(&new, "/spec/state", "Active")), &[NEW]),
+        (create(at(&new, "/spec/confidence", "certain")), &[NEW]),
+        (create(with(&new, 1, "active", true)), &[NEW]),
+        (create(with(&new, 1, "confirmed", 1)), &[NEW]),
+        (create(with(&new, 0, "asked", 1)), &[NEW]),
         // About the right of its own pod a node is believed, about that of another it has nothing to say.
-        (create(with(&new, 1, "rightful", json!(true))), &[]),
-        (create(with(&new, 0, "rightful", json!(false))), &[NEW]),
-        (create(with(&new, 0, "left", json!("expired"))), &[NEW]),
+        (create(with(&new, 1, "rightful", true)), &[]),
+        (create(with(&new, 0, "rightful", false)), &[NEW]),
+        (create(with(&new, 0, "left", "expired")), &[NEW]),
         (
-            create(with(&new, 0, "unconfirmedBecause", json!("silent"))),
+            create(with(&new, 0, "unconfirmedBecause", "silent")),
             &[NEW],
         ),
         // Under another name than its address, so that another address cannot have its conflict.
@@ -248,9 +250,9 @@ fn agent_creates_conflicts_between_a_holder_and_its_node() {
 #[test]
 fn conflicts_within_a_node_name_that_node_only() {
     let within = |nodes: &[&str]| {
-        let within = at(&conflict(nodes), "/spec/scope", json!("node"));
-        let within = at(&within, "/spec/state", json!("Active"));
-        at(&within, "/metadata/name", json!("10.244.1.5-0000002a"))
+        let within = at(&conflict(nodes), "/spec/scope", "node");
+        let within = at(&within, "/spec/state", "Active");
+        at(&within, "/metadata/name", "10.244.1.5-0000002a")
     };
     let own = within(&["a", "a"]);
     let cases: Vec<(Value, &[&str])> = vec![
@@ -264,15 +266,15 @@ fn conflicts_within_a_node_name_that_node_only() {
         (delete(within(&["b", "b"])), &[CONFLICTS, WITHIN, REMOVED]),
         // It would take the name of the conflict between nodes.
         (
-            create(at(&own, "/metadata/name", json!("10.244.1.5"))),
+            create(at(&own, "/metadata/name", "10.244.1.5")),
             &[CONFLICT_NAME],
         ),
         (
-            create(at(&own, "/metadata/name", json!("10.244.1.6-0000002a"))),
+            create(at(&own, "/metadata/name", "10.244.1.6-0000002a")),
             &[CONFLICT_NAME],
         ),
         (
-            update(at(&own, "/spec/scope", json!("fleet")), own.clone()),
+            update(at(&own, "/spec/scope", "fleet"), own.clone()),
             &[SUBJECT],
         ),
     ];
@@ -281,205 +283,94 @@ fn conflicts_within_a_node_name_that_node_only() {
 
 #[test]
 fn node_that_joins_a_conflict_only_adds_itself() {
-    let others = with(&conflict(&["b", "c"]), 1, "active", json!(true));
+    let others = with(&conflict(&["b", "c"]), 1, "active", true);
     let mut joined = others.clone();
     let me = conflict(&["a"])["spec"]["claimants"][0].clone();
     joined["spec"]["claimants"]
         .as_array_mut()
         .unwrap()
         .push(me.clone());
-    let joined = with(&joined, 2, "asked", json!(1));
+    let joined = with(&joined, 2, "asked", 1);
     let mut first = others.clone();
     first["spec"]["claimants"]
         .as_array_mut()
         .unwrap()
         .insert(0, me);
+    let join = |new: Value| update(new, others.clone());
     let cases: Vec<(Value, &[&str])> = vec![
-        (update(joined.clone(), others.clone()), &[]),
-        (update(first, others.clone()), &[JOINS]),
-        (update(others.clone(), others.clone()), &[CONFLICTS, JOINS]),
-        (
-            update(conflict(&["b", "d"]), others.clone()),
-            &[CONFLICTS, JOINS],
-        ),
+        (join(joined.clone()), &[]),
+        (join(first), &[JOINS]),
+        (join(others.clone()), &[CONFLICTS, JOINS]),
+        (join(conflict(&["b", "d"])), &[CONFLICTS, JOINS]),
         // It adds another, marks others as left, removes one, or is proven at once.
-        (
-            update(conflict(&["b", "c", "d"]), others.clone()),
-            &[CONFLICTS, JOINS],
-        ),
-        (update(left(&joined, &[0]), others.clone()), &[JOINS]),
-        (update(left(&joined, &[1]), others.clone()), &[JOINS]),
-        (update(conflict(&["b", "a"]), others.clone()), &[JOINS]),
-        (
-            update(with(&joined, 0, "pod", json!("innocent")), others.clone()),
-            &[JOINS],
-        ),
-        (
-            update(with(&joined, 1, "confirmed", json!(1)), others.clone()),
-            &[JOINS],
-        ),
-        (
-            update(with(&joined, 2, "rightful", json!(true)), others.clone()),
-            &[],
-        ),
-        (
-            update(with(&joined, 0, "rightful", json!(false)), others.clone()),
-            &[JOINS],
-        ),
-        (
-            update(with(&joined, 2, "active", json!(true)), others.clone()),
-            &[JOINS],
-        ),
-        (
-            update(with(&joined, 2, "confirmed", json!(1)), others.clone()),
-            &[JOINS],
-        ),
-        (
-            update(at(&joined, "/spec/conflictId", json!("8")), others),
-            &[SUBJECT],
-        ),
+        (join(conflict(&["b", "c", "d"])), &[CONFLICTS, JOINS]),
+        (join(left(&joined, &[0])), &[JOINS]),
+        (join(left(&joined, &[1])), &[JOINS]),
+        (join(conflict(&["b", "a"])), &[JOINS]),
+        (join(with(&joined, 0, "pod", "innocent")), &[JOINS]),
+        (join(with(&joined, 1, "confirmed", 1)), &[JOINS]),
+        (join(with(&joined, 2, "rightful", true)), &[]),
+        (join(with(&joined, 0, "rightful", false)), &[JOINS]),
+        (join(with(&joined, 2, "active", true)), &[JOINS]),
+        (join(with(&joined, 2, "confirmed", 1)), &[JOINS]),
+        (join(at(&joined, "/spec/conflictId", "8")), &[SUBJECT]),
     ];
     assert_refusals(cases);
 }
 
 #[test]
 fn agent_changes_only_its_own_part_of_a_conflict() {
-    let asked = with(&conflict(&["b", "a", "c"]), 1, "asked", json!(2));
-    let of_holder = with(&conflict(&["a", "b"]), 1, "asked", json!(2));
+    let asked = with(&conflict(&["b", "a", "c"]), 1, "asked", 2);
+    let of_holder = with(&conflict(&["a", "b"]), 1, "asked", 2);
     let reordered = conflict(&["d", "b", "a"]);
     let over = left(&conflict(&["b", "a"]), &[0]);
     let mut promoted = conflict(&["a", "c"]);
     promoted["spec"]["claimants"][1]["confirmed"] = json!(1);
+    let of_pair = |new: Value| update(new, conflict(&["b", "a"]));
+    let of_three = |new: Value| update(new, asked.clone());
     let cases: Vec<(Value, &[&str])> = vec![
         // As a contender: it asks, reports, gives a reason, leaves.
+        (change(&asked, 1, "asked", 3), &[]),
+        (change(&asked, 1, "active", true), &[]),
+        (change(&asked, 1, "rightful", true), &[]),
+        (change(&asked, 0, "rightful", false), &[PART]),
         (
-            update(with(&asked, 1, "asked", json!(3)), asked.clone()),
-            &[],
-        ),
-        (
-            update(with(&asked, 1, "active", json!(true)), asked.clone()),
-            &[],
-        ),
-        (
-            update(with(&asked, 1, "rightful", json!(true)), asked.clone()),
-            &[],
-        ),
-        (
-            update(with(&asked, 0, "rightful", json!(false)), asked.clone()),
+            update(asked.clone(), with(&asked, 0, "rightful", true)),
             &[PART],
         ),
-        (
-            update(asked.clone(), with(&asked, 0, "rightful", json!(true))),
-            &[PART],
-        ),
-        (
-            update(
-                with(&asked, 0, "unconfirmedBecause", json!("it is silent")),
-                asked.clone(),
-            ),
-            &[],
-        ),
-        (update(conflict(&["b", "c"]), asked.clone()), &[]),
+        (change(&asked, 0, "unconfirmedBecause", "it is silent"), &[]),
+        (of_three(conflict(&["b", "c"])), &[]),
         // The claim has another holder.
-        (update(conflict(&["d", "b", "a", "c"]), asked.clone()), &[]),
-        (
-            update(
-                with(&reordered, 0, "active", json!(true)),
-                conflict(&["b", "a"]),
-            ),
-            &[PART],
-        ),
-        (
-            update(
-                with(&reordered, 0, "left", json!("expired")),
-                conflict(&["b", "a"]),
-            ),
-            &[PART],
-        ),
-        (
-            update(
-                with(&reordered, 0, "rightful", json!(false)),
-                conflict(&["b", "a"]),
-            ),
-            &[PART],
-        ),
-        (
-            update(conflict(&["d", "e", "b", "a"]), conflict(&["b", "a"])),
-            &[PART],
-        ),
-        (
-            update(conflict(&["b", "a", "d"]), conflict(&["b", "a"])),
-            &[PART],
-        ),
+        (of_three(conflict(&["d", "b", "a", "c"])), &[]),
+        (of_pair(with(&reordered, 0, "active", true)), &[PART]),
+        (of_pair(with(&reordered, 0, "left", "expired")), &[PART]),
+        (of_pair(with(&reordered, 0, "rightful", false)), &[PART]),
+        (of_pair(conflict(&["d", "e", "b", "a"])), &[PART]),
+        (of_pair(conflict(&["b", "a", "d"])), &[PART]),
         // The holder has left, and comes back with another pod.
         (
-            update(
-                with(&conflict(&["b", "a"]), 0, "pod", json!("next")),
-                over.clone(),
-            ),
+            update(with(&conflict(&["b", "a"]), 0, "pod", "next"), over.clone()),
             &[],
         ),
-        (
-            update(
-                with(&conflict(&["b", "a"]), 0, "pod", json!("next")),
-                conflict(&["b", "a"]),
-            ),
-            &[PART],
-        ),
+        (change(&conflict(&["b", "a"]), 0, "pod", "next"), &[PART]),
         // As the holder: it confirms, is promoted, and leaves.
-        (
-            update(
-                with(&of_holder, 1, "confirmed", json!(2)),
-                of_holder.clone(),
-            ),
-            &[],
-        ),
+        (change(&of_holder, 1, "confirmed", 2), &[]),
         (
             update(promoted, left(&conflict(&["b", "a", "c"]), &[0])),
             &[],
         ),
         (update(left(&of_holder, &[0]), of_holder.clone()), &[]),
-        (
-            update(
-                with(&of_holder, 0, "rightful", json!(true)),
-                of_holder.clone(),
-            ),
-            &[],
-        ),
-        (
-            update(
-                with(&of_holder, 1, "rightful", json!(false)),
-                of_holder.clone(),
-            ),
-            &[PART],
-        ),
+        (change(&of_holder, 0, "rightful", true), &[]),
+        (change(&of_holder, 1, "rightful", false), &[PART]),
         // It confirms as a contender, or ends the part of another.
-        (
-            update(with(&asked, 1, "confirmed", json!(2)), asked.clone()),
-            &[CONFIRMS],
-        ),
-        (
-            update(with(&asked, 2, "confirmed", json!(2)), asked.clone()),
-            &[CONFIRMS],
-        ),
-        (update(left(&asked, &[0]), asked.clone()), &[PART]),
-        (update(left(&asked, &[2]), asked.clone()), &[PART]),
-        (
-            update(with(&asked, 2, "active", json!(true)), asked.clone()),
-            &[PART],
-        ),
-        (
-            update(with(&asked, 2, "pod", json!("innocent")), asked.clone()),
-            &[PART],
-        ),
-        (
-            update(with(&asked, 0, "terminating", json!(true)), asked.clone()),
-            &[PART],
-        ),
-        (
-            update(with(&asked, 0, "bootId", json!("before")), asked.clone()),
-            &[PART],
-        ),
+        (change(&asked, 1, "confirmed", 2), &[CONFIRMS]),
+        (change(&asked, 2, "confirmed", 2), &[CONFIRMS]),
+        (of_three(left(&asked, &[0])), &[PART]),
+        (of_three(left(&asked, &[2])), &[PART]),
+        (change(&asked, 2, "active", true), &[PART]),
+        (change(&asked, 2, "pod", "innocent"), &[PART]),
+        (change(&asked, 0, "terminating", true), &[PART]),
+        (change(&asked, 0, "bootId", "before"), &[PART]),
     ];
     assert_refusals(cases);
 }
@@ -487,7 +378,7 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
 #[test]
 fn claimants_are_removed_once_they_have_left_or_their_node_is_gone() {
     let three = conflict(&["b", "a", "c"]);
-    let rebooted = with(&three, 0, "bootId", json!("before"));
+    let rebooted = with(&three, 0, "bootId", "before");
     let cases: Vec<(Value, &[&str])> = vec![
         (update(conflict(&["b", "a"]), left(&three, &[2])), &[]),
         (update(conflict(&["a", "c"]), rebooted.clone()), &[]),
@@ -497,7 +388,7 @@ fn claimants_are_removed_once_they_have_left_or_their_node_is_gone() {
         (delete(conflict(&["a"])), &[]),
         (delete(left(&conflict(&["b", "a"]), &[0])), &[]),
         (
-            delete(with(&conflict(&["b", "a"]), 0, "bootId", json!("before"))),
+            delete(with(&conflict(&["b", "a"]), 0, "bootId", "before")),
             &[],
         ),
         (delete(conflict(&["c", "a"])), &[]),
@@ -531,7 +422,7 @@ fn conflicts_have_no_metadata_but_their_nodes() {
         (labelled(json!({"x": ""})), &[CONFLICT_LABELS]),
         (
             create(at(
-                &at(&conflict(&[&long, "a"]), "/spec/state", json!("Suspected")),
+                &at(&conflict(&[&long, "a"]), "/spec/state", "Suspected"),
                 "/metadata/labels",
                 json!({node_label(&long): ""}),
             )),

@@ -363,25 +363,14 @@ fn agent_has_only_the_privileges_it_needs() {
 /// The operator's two objects have the fields of its API; `rules.rs` has promtool check the rules.
 #[test]
 fn objects_of_the_prometheus_operator_have_its_fields() {
-    const CHECK: &str = "
-import json, sys, jsonschema
-schema, documents = map(json.load, map(open, sys.argv[1:]))
-jsonschema.Draft7Validator.check_schema(schema)
-for document in documents:
-    jsonschema.Draft7Validator({**schema, '$ref': '#/definitions/' + document['kind']}).validate(document)
-";
-    let validate = |documents: &[Value]| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), serde_json::to_string(documents).unwrap()).unwrap();
-        output(
-            python("python3")
-                .args(["-c", CHECK])
-                .arg(
-                    Path::new(env!("CARGO_MANIFEST_DIR"))
-                        .join("tests/deploy/prometheus-operator.json"),
-                )
-                .arg(file.path()),
-        )
+    let schema: serde_json::Value =
+        serde_json::from_str(include_str!("prometheus-operator.json")).unwrap();
+    let validate = |document: &Value| {
+        let mut schema = schema.clone();
+        schema["$ref"] = format!("#/definitions/{}", document["kind"].as_str().unwrap()).into();
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        let document = serde_json::to_value(document).unwrap();
+        validator.validate(&document).map_err(|e| e.to_string())
     };
     let secured =
         "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, clusterName: east,
@@ -390,12 +379,11 @@ for document in documents:
         let mut all = chart_documents(&[], values);
         all.retain(|document| FOREIGN.contains(&document["kind"].as_str().unwrap()));
         assert_eq!(all.len(), 2);
-        let result = validate(&all);
-        assert!(result.status.success(), "{result:?}");
-        // The validation itself detects an error.
         for document in &mut all {
+            validate(document).unwrap();
+            // The validation itself detects an error.
             document["spec"]["enabled"] = true.into();
-            assert!(!validate(std::slice::from_ref(document)).status.success());
+            validate(document).unwrap_err();
         }
     }
 }

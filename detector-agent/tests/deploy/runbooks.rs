@@ -5,13 +5,14 @@
 
 use std::{collections::BTreeSet, env, fs, net::UdpSocket, path::Path, process::Command};
 
-use detector_engine::{AnomalyKind, diagnosis::Cause};
+use detector_engine::diagnosis::Cause;
 use detector_testkit::{
     Agent, AgentCommand, Cni, DEADLINE, Frame, FrameSender, Node, Outcome, Pod, PodSpec,
 };
 
 use crate::{
     AGENT,
+    docs::quoted,
     tools::{deploy, output, root},
 };
 
@@ -238,11 +239,6 @@ fn commands_for_the_node_have_a_shell_on_it() {
     assert!(shells > 10, "{shells}");
 }
 
-/// Words in backticks.
-fn inline_words(text: &str) -> BTreeSet<&str> {
-    text.split('`').skip(1).step_by(2).collect()
-}
-
 #[test]
 fn named_metrics_and_reasons_are_documented() {
     let reference = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
@@ -267,7 +263,7 @@ fn named_metrics_and_reasons_are_documented() {
     let mut count = 0;
     for row in rows {
         let (reasons, _) = row.split_once(" | ").unwrap();
-        for reason in inline_words(&format!("`{reasons}")) {
+        for reason in quoted(&format!("`{reasons}")) {
             count += 1;
             assert!(reference.contains(&format!("| `{reason}`")), "{reason}");
         }
@@ -442,20 +438,6 @@ fn blind_agent_names_the_device_as_its_runbook_promises() {
         outcome.stdout.contains("no IP address conflict"),
         "{outcome:?}"
     );
-}
-
-#[test]
-fn every_anomaly_has_a_runbook() {
-    let texts = fs::read_dir(root().join("docs/runbooks")).unwrap();
-    let texts: Vec<_> = texts
-        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
-        .collect();
-    for kind in AnomalyKind::ALL.map(AnomalyKind::name) {
-        let names = |text: &&String| {
-            text.contains(&format!("detection-rules.md#{}", kind.replace('_', "-")))
-        };
-        assert!(texts.iter().any(|text| names(&text)), "{kind}");
-    }
 }
 
 #[test]

@@ -7,10 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
+use detector_testkit::golden;
 use serde_yaml_ng::Value;
-
-/// If set, tests write the generated files instead of comparing them.
-const UPDATE: &str = "DEPLOY_UPDATE";
 
 /// The chart in `deploy/`.
 pub(crate) const CHART: &str = "helm/ip-conflict-detector";
@@ -156,21 +154,7 @@ pub(crate) fn documents(yaml: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Whether generated files are to be written instead of compared.
-pub(crate) fn is_updating() -> bool {
-    std::env::var_os(UPDATE).is_some()
-}
-
 /// Asserts that the file has this text; with `DEPLOY_UPDATE=1` writes it.
 pub(crate) fn assert_current(file: &Path, text: &str) {
-    if is_updating() {
-        fs::write(file, text).unwrap();
-        return;
-    }
-    let found = fs::read_to_string(file).unwrap_or_default();
-    assert!(
-        found == text,
-        "{} is stale; regenerate it with: {UPDATE}=1 cargo xtask test -- --test deploy",
-        file.display()
-    );
+    golden::check(file, text).unwrap();
 }

@@ -187,13 +187,18 @@ fn receiver_of_the_traffic_is_named_among_many_claimants() {
             event.conflict().as_ref().is_some_and(is_listed)
         })
         .unwrap();
-    let metrics = client.get("/metrics").unwrap().body;
     let omitted = format!("ipconflict_conflict_info_overflow {}\n", PODS - 16);
-    assert!(metrics.contains(&omitted), "{metrics}");
     let series = format!(
         r#"ipconflict_conflict_info{{address="10.244.2.10",network="node",vlan="",kind="duplicate",device="{last}""#
     );
-    assert!(metrics.contains(&series), "{metrics}");
+    // The metrics of an event follow its line.
+    until(DEADLINE, "the metrics", || {
+        let metrics = client.get("/metrics")?.body;
+        let is_current = metrics.contains(&omitted) && metrics.contains(&series);
+        anyhow::ensure!(is_current, "{metrics}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

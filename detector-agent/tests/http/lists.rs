@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec,
+    Agent, AgentCommand, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, contract,
     event::{ANOMALY_RAISED, RAISED},
     http::TestClient,
     until,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::AGENT;
 
@@ -195,37 +195,12 @@ fn one_conflict_is_found_by_its_id_also_once_resolved() {
     }
 }
 
-/// The schema of the description, with which a field that it does not describe is an error.
-fn strict(value: &mut Value) {
-    match value {
-        Value::Object(object) => {
-            if object.contains_key("properties") && !object.contains_key("additionalProperties") {
-                object.insert("additionalProperties".to_owned(), Value::Bool(false));
-            }
-            object.values_mut().for_each(strict);
-        }
-        Value::Array(items) => items.iter_mut().for_each(strict),
-        _ => {}
-    }
-}
-
 /// Differences of an answer from the response that the description has for the path and the status.
 fn differences(document: &Value, path: &str, status: &str, answer: &Value) -> Vec<String> {
     let response = &document["paths"][path]["get"]["responses"][status];
-    let schema = &response["content"]["application/json"]["schema"];
-    let mut components = document["components"].clone();
-    strict(&mut components["schemas"]);
-    let schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$ref": schema["$ref"],
-        "components": components,
-    });
-    let options = jsonschema::options().should_validate_formats(true);
-    let validator = options.build(&schema).unwrap();
-    let errors = validator.iter_errors(answer);
-    errors
-        .map(|error| format!("{}: {error}", error.instance_path()))
-        .collect()
+    let reference = &response["content"]["application/json"]["schema"]["$ref"];
+    let validator = contract::validator(document, reference.as_str().unwrap());
+    contract::differences(&validator.unwrap(), answer)
 }
 
 #[test]

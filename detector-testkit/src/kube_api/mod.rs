@@ -1,18 +1,23 @@
-//! A small Kubernetes API server for tests: pods and Calico's resources that can be read, listed (in pages) and watched,
-//! events that can be created and patched, and the failures of a real server on command.
+//! A small Kubernetes API server for tests, inside the process ([`ApiServer`]) or at a port ([`KubeApi`]): objects of any resource
+//! that can be read, listed (in pages), watched and changed, and the failures of a real server on command.
 //!
 //! It follows the API's rules on resource versions: every change has its own version, a watch starts after the version that
 //! it names, a list from version 0 has no pages, and a watch from a compacted version receives `410 Gone` inside the stream.
 
+mod connection;
+mod objects;
 mod port_forward;
-mod serve;
+mod server;
 
 use std::{
     collections::BTreeMap,
     fs,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -21,11 +26,14 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{netns::Netns, wait::Monitor};
+use crate::{netns::Netns, wait::lock};
 use port_forward::Connector;
+pub use server::{ApiServer, Failure, ResponseBody};
 
-/// The path of all pods.
+/// The path of all pods, that of all Events and that of all nodes.
 const PODS: &str = "/api/v1/pods";
+const EVENTS: &str = "/api/v1/events";
+const NODES: &str = "/api/v1/nodes";
 /// The paths of Calico's resources.
 const IPAM_BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
 const IP_POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
@@ -34,82 +42,17 @@ const IP_POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
 #[derive(Debug)]
 pub struct KubeApi {
     address: SocketAddr,
-    state: Arc<Monitor<ApiState>>,
+    network: Arc<Network>,
     directory: TempDir,
 }
 
-/// The objects that the server holds, and how it misbehaves.
+/// What the connections share.
 #[derive(Debug, Default)]
-struct ApiState {
-    /// The resource version of the last change.
-    version: u64,
-    /// The only bearer token that is accepted.
-    token: String,
-    connections: usize,
-    endless_bytes_sent: u64,
-    endless_lists: bool,
-    /// The objects of each resource that exists, by path and then by namespace and name.
-    resources: BTreeMap<&'static str, BTreeMap<String, Value>>,
-    history: Vec<WatchEvent>,
-    /// `None` if nodes may not be listed.
-    nodes: Option<Vec<String>>,
+struct Network {
+    server: ApiServer,
+    connections: AtomicUsize,
     /// How to reach pods, by namespace and name.
-    port_forwards: BTreeMap<String, Arc<Connector>>,
-    /// Watches from before this version are too old.
-    compacted: u64,
-    /// Watches that started with an earlier value are cut.
-    watch_generation: u64,
-    unauthorized: bool,
-    hanging: bool,
-    slow_watches: bool,
-    requests: Vec<String>,
-    /// Every state of every Event, in order.
-    events: Vec<Value>,
-    /// How many requests about Events are denied before one is accepted.
-    denied_event_requests: usize,
-    /// The last state of each Event, by namespace and name.
-    stored_events: BTreeMap<String, Value>,
-}
-
-/// A change as a watch shows it.
-#[derive(Clone, Debug)]
-struct WatchEvent {
-    version: u64,
-    path: &'static str,
-    kind: &'static str,
-    object: Value,
-}
-
-impl ApiState {
-    /// Creates or replaces an object of a resource, which exists from then on.
-    fn apply(&mut self, path: &'static str, mut object: Value) {
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        let objects = self.resources.entry(path).or_default();
-        let is_known = objects.insert(key(&object), object.clone()).is_some();
-        let kind = if is_known { "MODIFIED" } else { "ADDED" };
-        self.record(path, kind, object);
-    }
-
-    /// Deletes an object; none is no error.
-    fn delete(&mut self, path: &'static str, key: &str) {
-        self.version += 1;
-        let objects = self.resources.entry(path).or_default();
-        if let Some(mut object) = objects.remove(key) {
-            object["metadata"]["resourceVersion"] = self.version.to_string().into();
-            self.record(path, "DELETED", object);
-        }
-    }
-
-    fn record(&mut self, path: &'static str, kind: &'static str, object: Value) {
-        let version = self.version;
-        self.history.push(WatchEvent {
-            version,
-            path,
-            kind,
-            object,
-        });
-    }
+    port_forwards: Mutex<BTreeMap<String, Arc<Connector>>>,
 }
 
 impl KubeApi {
@@ -133,12 +76,15 @@ impl KubeApi {
             let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
             Ok(listener.local_addr()?)
         })?;
-        let state = ApiState {
+        let network = Arc::<Network>::default();
+        for resource in [PODS, EVENTS, NODES] {
+            network.server.install(resource);
+        }
+        network.server.state.update(|state| {
             // Tests must not rely on versions that start at 1.
-            version: 1000,
-            resources: [(PODS, BTreeMap::new())].into(),
-            ..ApiState::default()
-        };
+            state.objects.version = 1000;
+            state.are_nodes_secret = true;
+        });
         let directory = tempfile::Builder::new()
             .prefix("ipconflict-kube-")
             .tempdir()?;
@@ -149,7 +95,7 @@ impl KubeApi {
         fs::write(directory.path().join("config"), config.to_string())?;
         let api = Self {
             address,
-            state: Arc::new(Monitor::new(state)),
+            network,
             directory,
         };
         api.replace_token("token-1")?;
@@ -158,8 +104,7 @@ impl KubeApi {
 
     /// Denies this many requests about Events (403), as a server does that has not read its roles yet.
     pub fn deny_events(&self, requests: usize) {
-        let state = &self.state;
-        state.update(|state| state.denied_event_requests = requests);
+        self.update(|state| state.denied_event_requests = requests);
     }
 
     /// Starts to listen.
@@ -170,15 +115,9 @@ impl KubeApi {
         let address = self.address;
         let listener =
             node.run_in(|| TcpListener::bind(address).context("listening on loopback"))?;
-        let state = Arc::clone(&self.state);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                state.update(|state| state.connections += 1);
-                let state = Arc::clone(&state);
-                // Errors are closed connections.
-                thread::spawn(move || drop(serve::serve(stream, &state)));
-            }
-        });
+        let network = Arc::clone(&self.network);
+        // An error ends the server, and the test fails for lack of it.
+        thread::spawn(move || connection::serve(listener, &network));
         Ok(())
     }
 
@@ -188,28 +127,32 @@ impl KubeApi {
     /// The file cannot be written.
     pub fn replace_token(&self, token: &str) -> Result<()> {
         fs::write(self.directory.path().join("token"), token)?;
-        self.state.update(|state| {
-            token.clone_into(&mut state.token);
-            state.watch_generation += 1;
+        self.update(|state| {
+            state.token = Some(token.to_owned());
+            state.cut_watches();
         });
         Ok(())
     }
 
+    fn update(&self, change: impl FnOnce(&mut server::State)) {
+        self.network.server.state.update(change);
+    }
+
     /// Whether pod lists never end.
     pub fn set_endless_lists(&self, on: bool) {
-        self.state.update(|state| state.endless_lists = on);
+        self.update(|state| state.has_endless_lists = on);
     }
 
     /// Bytes of endless lists sent so far.
     #[must_use]
     pub fn endless_bytes_sent(&self) -> u64 {
-        self.state.lock().endless_bytes_sent
+        self.network.server.state.lock().endless_bytes_sent
     }
 
     /// Connections accepted so far.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.state.lock().connections
+        self.network.connections.load(Ordering::Relaxed)
     }
 
     /// The path of a kubeconfig for this server.
@@ -226,19 +169,25 @@ impl KubeApi {
 
     /// Creates or replaces a pod.
     pub fn apply(&self, pod: Value) {
-        self.state.update(|state| state.apply(PODS, pod));
+        self.network.server.store(PODS, pod);
     }
 
     /// Deletes a pod.
     pub fn delete(&self, namespace: &str, name: &str) {
-        let key = format!("{namespace}/{name}");
-        self.state.update(|state| state.delete(PODS, &key));
+        let server = &self.network.server;
+        server.change(|objects| objects.delete(PODS, namespace, name));
     }
 
     /// Sets the names of all nodes. Until the first call nodes may not be listed.
     pub fn set_nodes(&self, names: &[&str]) {
-        let names = names.iter().copied().map(str::to_owned).collect();
-        self.state.update(|state| state.nodes = Some(names));
+        let server = &self.network.server;
+        server.uninstall(NODES);
+        server.install(NODES);
+        let labels = json!({"kubernetes.io/os": "linux"});
+        for name in names {
+            server.apply_labelled(NODES, name, &json!({}), &labels);
+        }
+        self.update(|state| state.are_nodes_secret = false);
     }
 
     /// Lets ports of a pod be forwarded; its loopback is that of `netns`. Port-forwards of other pods are refused.
@@ -247,85 +196,69 @@ impl KubeApi {
     /// The namespace does not exist.
     pub fn forward_ports(&self, namespace: &str, pod: &str, netns: &Netns) -> Result<()> {
         let connector = Arc::new(Connector(Box::new(netns.loopback_connector()?)));
-        self.state.update(|state| {
-            let key = format!("{namespace}/{pod}");
-            state.port_forwards.insert(key, connector);
-        });
+        let mut port_forwards = lock(&self.network.port_forwards);
+        port_forwards.insert(format!("{namespace}/{pod}"), connector);
         Ok(())
     }
 
     /// Creates a pool of Calico's addresses. Before the first one, the resource does not exist, as in a cluster without
     /// Calico.
     pub fn apply_ip_pool(&self, cidr: &str, block_size: u8) {
-        let pool = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
-            "metadata": {"name": block_name(cidr)}, "spec": {"cidr": cidr, "blockSize": block_size}});
-        self.state.update(|state| {
-            state.apply(IP_POOLS, pool);
-            state.resources.entry(IPAM_BLOCKS).or_default();
-        });
+        let pool = json!({"cidr": cidr, "blockSize": block_size});
+        let server = &self.network.server;
+        server.apply(IP_POOLS, &block_name(cidr), &pool);
+        server.install(IPAM_BLOCKS);
     }
 
     /// Creates or replaces a block of Calico's IPAM, given by its `spec`.
     pub fn apply_ipam_block(&self, spec: &Value) {
         let name = block_name(spec["cidr"].as_str().unwrap_or_default());
-        let block = json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMBlock",
-            "metadata": {"name": name}, "spec": spec});
-        self.state.update(|state| state.apply(IPAM_BLOCKS, block));
+        self.network.server.apply(IPAM_BLOCKS, &name, spec);
     }
 
     /// Deletes a block of Calico's IPAM.
     pub fn delete_ipam_block(&self, cidr: &str) {
-        let key = format!("/{}", block_name(cidr));
-        self.state.update(|state| state.delete(IPAM_BLOCKS, &key));
+        self.network.server.delete(IPAM_BLOCKS, &block_name(cidr));
     }
 
     /// Sends a bookmark with the current version to every watch of pods.
     pub fn send_bookmark(&self) {
-        self.state.update(|state| {
-            state.version += 1;
-            let version = state.version.to_string();
-            let object = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version,
-                "creationTimestamp": null}, "spec": {"containers": null}, "status": {}});
-            state.record(PODS, "BOOKMARK", object);
-        });
+        let server = &self.network.server;
+        server.change(|objects| objects.bookmark(PODS));
     }
 
     /// Compacts the history and cuts all watches, so that a resumed watch gets `410 Gone`.
     pub fn compact(&self) {
-        self.state.update(|state| {
-            state.version += 1;
-            state.compacted = state.version;
-            state.watch_generation += 1;
-        });
+        self.update(server::State::compact);
     }
 
     /// Cuts all watches in the middle of a line.
     pub fn cut_watches(&self) {
-        self.state.update(|state| state.watch_generation += 1);
+        self.update(server::State::cut_watches);
     }
 
     /// Whether every request is answered with 401; also cuts all watches.
     pub fn set_unauthorized(&self, on: bool) {
-        self.state.update(|state| {
-            state.unauthorized = on;
-            state.watch_generation += 1;
+        self.update(|state| {
+            state.is_unauthorized = on;
+            state.cut_watches();
         });
     }
 
     /// Whether requests are accepted and left without a response.
     pub fn set_hanging(&self, on: bool) {
-        self.state.update(|state| state.hanging = on);
+        self.network.server.hanging.send_replace(on);
     }
 
     /// Sends watch events in small pieces from now on.
     pub fn set_slow_watches(&self) {
-        self.state.update(|state| state.slow_watches = true);
+        self.update(|state| state.has_slow_watches = true);
     }
 
     /// All requests so far: method and target.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
-        self.state.lock().requests.clone()
+        targets(&self.network.server.state.lock())
     }
 
     /// Waits until `enough` accepts the requests so far.
@@ -337,11 +270,11 @@ impl KubeApi {
         deadline: Duration,
         enough: impl Fn(&[String]) -> bool,
     ) -> Result<()> {
-        self.state.wait(
+        self.network.server.state.wait(
             deadline,
             "requests to the API server",
-            |state| enough(&state.requests).then_some(()),
-            |state| format!("requests so far: {:?}", state.requests),
+            |state| enough(&targets(state)).then_some(()),
+            |state| format!("requests so far: {:?}", targets(state)),
         )
     }
 
@@ -354,18 +287,22 @@ impl KubeApi {
         deadline: Duration,
         enough: impl Fn(&[Value]) -> bool,
     ) -> Result<Vec<Value>> {
-        self.state.wait(
+        self.network.server.state.wait(
             deadline,
             "events posted to the API server",
-            |state| enough(&state.events).then(|| state.events.clone()),
+            |state| Some(state.objects.states(EVENTS)).filter(|events| enough(events)),
             |state| {
-                format!(
-                    "events so far: {:?}; requests so far: {:?}",
-                    state.events, state.requests
-                )
+                let events = state.objects.states(EVENTS);
+                format!("events so far: {events:?}; requests: {:?}", targets(state))
             },
         )
     }
+}
+
+/// Method and target of each request.
+fn targets(state: &server::State) -> Vec<String> {
+    let requests = state.requests.iter();
+    requests.map(|(_, request)| request.clone()).collect()
 }
 
 /// The name of the block or pool with this range.
@@ -382,14 +319,4 @@ pub fn pod(node: &str, namespace: &str, name: &str, addresses: &[&str]) -> Value
             "creationTimestamp": "2026-03-21T09:10:11Z", "labels": {"app": name}},
         "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]},
         "status": {"phase": "Running", "podIP": addresses.first(), "podIPs": ips}})
-}
-
-fn key(pod: &Value) -> String {
-    let part = |name: &str| {
-        pod["metadata"][name]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    format!("{}/{}", part("namespace"), part("name"))
 }

@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    io::{BufReader, Read, Write as _},
+    io::{Read, Write as _},
     net::{Shutdown, TcpStream},
     sync::{Mutex, PoisonError},
     thread,
@@ -11,6 +11,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hyper::header::{
+    CONNECTION, HeaderName, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+};
 use sha1::{Digest as _, Sha1};
 
 /// Connects to a port on a pod's loopback.
@@ -30,20 +33,24 @@ const CLOSE: u8 = 8;
 /// The end of a connection, without a reason.
 const CLOSE_FRAME: [u8; 2] = [0x80 | CLOSE, 0];
 
-/// Upgrades the connection and forwards until either side closes it.
+/// The headers of the response that upgrades the connection to one with this key.
+pub(super) fn upgrade_headers(key: &str) -> [(HeaderName, String); 4] {
+    let digest = Sha1::digest(format!("{key}{GUID}"));
+    [
+        (UPGRADE, "websocket".to_owned()),
+        (CONNECTION, "Upgrade".to_owned()),
+        (SEC_WEBSOCKET_ACCEPT, STANDARD.encode(digest)),
+        (SEC_WEBSOCKET_PROTOCOL, PROTOCOL.to_owned()),
+    ]
+}
+
+/// Forwards until either side closes the connection.
 pub(super) fn serve(
     mut stream: TcpStream,
-    mut reader: BufReader<TcpStream>,
-    key: &str,
+    mut reader: impl Read,
     port: u16,
     connector: &Connector,
 ) -> Result<()> {
-    let digest = Sha1::digest(format!("{key}{GUID}"));
-    write!(
-        stream,
-        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {}\r\nSec-WebSocket-Protocol: {PROTOCOL}\r\n\r\n",
-        STANDARD.encode(digest)
-    )?;
     for channel in [0, 1] {
         let [low, high] = port.to_le_bytes();
         send(&mut stream, &[channel, low, high])?;

@@ -7,9 +7,11 @@ mod cluster;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use detector_testkit::{ContainerSpec, DEADLINE, browser::Browser, http::TestClient, until};
+use detector_testkit::{
+    ContainerSpec, DEADLINE, browser::Browser, golden::is_updating, http::TestClient, until,
+};
 
-use crate::tools::{deploy, documents, is_updating, python, render, root, scratch, stdout};
+use crate::tools::{deploy, documents, python, render, root, scratch, stdout};
 use cluster::{Cluster, IMAGE, NODE_IP, image};
 
 #[test]
