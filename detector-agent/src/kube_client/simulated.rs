@@ -360,15 +360,27 @@ impl State {
             return Some((200, self.store(path, body)));
         }
         if request.method() == Method::PATCH {
-            // A merge patch of labels.
             let mut patched = known.clone();
-            patched["metadata"]["labels"] = wanted["labels"].clone();
+            merge(&mut patched, &body);
             return Some((200, self.store(path, patched)));
         }
         self.version += 1;
         let gone = self.objects.get_mut(path)?.remove(name)?;
         self.show(path, Some(&gone), None);
         Some((200, json!({"kind": "Status", "status": "Success"})))
+    }
+}
+
+/// A JSON merge patch (RFC 7396).
+fn merge(target: &mut Value, patch: &Value) {
+    match (target.as_object_mut(), patch.as_object()) {
+        (Some(target), Some(patch)) => {
+            for (key, value) in patch {
+                merge(target.entry(key.as_str()).or_insert(Value::Null), value);
+            }
+            target.retain(|_, value| !value.is_null());
+        }
+        _ => *target = patch.clone(),
     }
 }
 

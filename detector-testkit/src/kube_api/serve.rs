@@ -99,7 +99,8 @@ pub(super) fn serve(mut stream: TcpStream, state: &Monitor<ApiState>) -> Result<
             (200, object)
         } else if is_missing {
             (404, status(404, "NotFound"))
-        } else if path.contains("/events") && path.starts_with("/api/v1/namespaces/") {
+        } else if path.contains("/events") && path.starts_with("/apis/events.k8s.io/v1/namespaces/")
+        {
             let event: Value = serde_json::from_slice(&body).context("an event")?;
             let name = path.rsplit('/').next().unwrap_or_default();
             state.update(|state| {
