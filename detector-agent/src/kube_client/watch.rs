@@ -13,14 +13,16 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
 use super::{KubeClient, KubeClientError};
-use crate::process::timer::{DoublingDelay, sleep_until_some, with_jitter};
+use crate::process::timer::{DoublingDelay, RetryPolicy, sleep_until_some, with_jitter};
 
 /// How long the server keeps an idle watch: between these, in seconds, so that the watches of a rollout do not end
 /// together. The client allows for 295.
 const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
-/// Delay after an error: the first, and the longest.
-const FIRST_DELAY: Duration = Duration::from_millis(500);
-const LONGEST_DELAY: Duration = Duration::from_secs(30);
+/// The delays after errors.
+const DELAYS: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(30),
+};
 /// A watch that had an error counts as working again after this long without another: a resumed watch is silent until
 /// something changes.
 const RECOVERY: Duration = Duration::from_secs(2);
@@ -118,7 +120,7 @@ where
             make_api: Box::new(make_api),
             config,
             connection: None,
-            delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
+            delay: DoublingDelay::new(DELAYS),
             retry_at: Instant::now(),
             works_at: None,
             random: fastrand::Rng::new(),

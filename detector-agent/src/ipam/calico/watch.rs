@@ -25,7 +25,10 @@ use super::{
 };
 use crate::{
     kube_client::KubeClient,
-    process::{clock, timer::DoublingDelay},
+    process::{
+        clock,
+        timer::{DoublingDelay, RetryPolicy},
+    },
 };
 
 /// Time between two looks at the node's routes, which cost the API nothing.
@@ -45,8 +48,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that is away for less than this changes nothing: Calico cannot change its blocks either.
 const OUTAGE: Duration = Duration::from_secs(60);
 /// Delays after errors.
-const RETRY: DoublingDelay =
-    DoublingDelay::new(Duration::from_millis(500), Duration::from_secs(30));
+const DELAYS: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(30),
+};
 
 /// The task that follows the blocks.
 pub(super) struct BlockWatch<R, P> {
@@ -87,7 +92,7 @@ where
             omitted: BTreeSet::new(),
             in_doubt: BTreeSet::new(),
             problem: None,
-            delay: RETRY,
+            delay: DoublingDelay::new(DELAYS),
             retry_at: Instant::now(),
             changes,
             changed,
