@@ -9,7 +9,6 @@
 //! are read again for every snapshot, because the kernel reuses them.
 
 mod client;
-pub(super) mod proto;
 pub(super) mod sandbox;
 
 use std::{
@@ -17,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_cri::{PodSandbox, PodSandboxState};
 use detector_event::WallTime;
 use detector_event::counted;
 use detector_event::{Pod, Via};
@@ -29,7 +29,6 @@ use super::{
     source::{PodSource, SourceError, SourceSnapshot},
 };
 use client::CriClient;
-use proto::{PodSandbox, PodSandboxState};
 use sandbox::SandboxNetwork;
 
 /// Well-known sockets: containerd, containerd of k3s, CRI-O, Docker through cri-dockerd.
