@@ -234,6 +234,27 @@ async fn list_that_fails_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lists_that_keep_failing_are_tried_less_and_less_often() {
+    let api = server();
+    api.set_down(true);
+    let kube = KubeClient::simulated(&api);
+    let registry = Arc::new(Registry::new(kube.clone(), "a".to_owned()));
+    let (updates, received) = mpsc::channel(1_000);
+    let node = "a".to_owned();
+    tokio::spawn(watch_own_node(
+        kube.clone(),
+        Arc::clone(&registry),
+        node.clone(),
+        updates.clone(),
+    ));
+    tokio::spawn(watch_conflicts(kube, registry, node, updates));
+    sleep(10 * MINUTE).await;
+    let attempts = api.requests().len();
+    assert!((40..=100).contains(&attempts), "{attempts}");
+    drop(received);
+}
+
+#[tokio::test(start_paused = true)]
 async fn conflicts_that_are_not_installed_are_looked_for_every_three_minutes() {
     let api = SimulatedApi::default();
     let mut watch = watching(&api);
