@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt, io,
+    fmt,
+    future::pending,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -38,6 +40,8 @@ struct State {
     watches: Vec<Watch>,
     /// The path to which requests fail.
     failing_path: Option<String>,
+    /// The path to which requests are not answered.
+    hanging_path: Option<String>,
     /// How the next requests that are no watches end.
     failures: VecDeque<Failure>,
 }
@@ -104,6 +108,10 @@ impl SimulatedApi {
             let this = this.clone();
             async move {
                 let (parts, body) = request.into_parts();
+                let is_hanging = this.state().hanging_path.as_deref() == Some(parts.uri.path());
+                if is_hanging {
+                    pending::<()>().await;
+                }
                 let body = body.collect_bytes().await.map_err(io::Error::other)?;
                 let response = this.respond(&Request::from_parts(parts, body))?;
                 io::Result::Ok(response.map(|body| Limited::new(body, max_body)))
@@ -178,6 +186,11 @@ impl SimulatedApi {
     /// Lets all requests to a path fail from now on, except watches.
     pub(crate) fn fail_all(&self, path: &str) {
         self.state().failing_path = Some(path.to_owned());
+    }
+
+    /// Lets no request to a path be answered from now on.
+    pub(crate) fn hang_all(&self, path: &str) {
+        self.state().hanging_path = Some(path.to_owned());
     }
 
     /// All objects of a resource.

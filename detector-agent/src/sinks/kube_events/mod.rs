@@ -57,8 +57,10 @@ const DELAYS: RetryPolicy = RetryPolicy {
     first: Duration::from_millis(250),
     longest: Duration::from_secs(10),
 };
-/// How many Events are posted at a time: of those that were not tried, and of those that failed.
-const TURNS: usize = 4;
+/// How many Events that were not tried are posted at a time: some may hang.
+const FIRST_TURNS: usize = 16;
+/// The same of those that failed.
+const RETRY_TURNS: usize = 4;
 /// How long one that failed again keeps its turn, which bounds the attempts during an outage.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -89,8 +91,8 @@ impl KubeEvents {
             spam_filter: SpamFilter::default(),
             lanes: HashMap::new(),
             attempts: JoinSet::new(),
-            first_turns: Arc::new(Semaphore::new(TURNS)),
-            retry_turns: Arc::new(Semaphore::new(TURNS)),
+            first_turns: Arc::new(Semaphore::new(FIRST_TURNS)),
+            retry_turns: Arc::new(Semaphore::new(RETRY_TURNS)),
             random: fastrand::Rng::new(),
             is_failing: false,
             log_budget: LogBudget::new(),

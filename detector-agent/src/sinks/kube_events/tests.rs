@@ -486,6 +486,24 @@ async fn events_of_an_outage_are_posted_after_it() {
     assert_eq!(it.health.report().pop().unwrap().state, State::Works);
 }
 
+/// On the Node.
+fn leak(id: usize) -> AnyEvent {
+    let mut leak = samples::drift(&format!("10.244.9.{id}"));
+    leak.data.kind = AnomalyKind::IpamLeak;
+    leak.data.anomaly_id = AnomalyId(id as u128 + 1);
+    (leak.data.device, leak.data.pod) = (None, None);
+    AnyEvent::from(leak).with_change(Change::Raised)
+}
+
+/// Offers these one after another, each posted at once.
+async fn post_leaks(it: &mut Sink, count: usize) {
+    for id in 0..count {
+        it.sink.offer(&leak(id));
+        sleep(SECOND).await;
+        assert_eq!(it.reasons(NODE).len(), id + 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn event_that_cannot_be_posted_delays_no_others() {
     let mut it = Sink::start();
@@ -493,22 +511,27 @@ async fn event_that_cannot_be_posted_delays_no_others() {
     let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
     it.sink.offer(&conflict(Change::Raised, "c", &pods));
     sleep(60 * SECOND).await;
-    // On the Node; each is an object of its own.
-    for id in 0..20 {
-        let mut leak = samples::drift(&format!("10.244.9.{id}"));
-        leak.data.kind = AnomalyKind::IpamLeak;
-        leak.data.anomaly_id = AnomalyId(id + 1);
-        (leak.data.device, leak.data.pod) = (None, None);
-        let leak = AnyEvent::from(leak).with_change(Change::Raised);
-        it.sink.offer(&leak);
-        sleep(SECOND).await;
-        assert_eq!(it.reasons(NODE).len(), usize::try_from(id).unwrap() + 1);
-    }
+    post_leaks(&mut it, 20).await;
     // What fails while others are posted is given up after an hour, and counted.
     assert_eq!(it.count("given_up"), 0);
     sleep(GIVE_UP_AFTER).await;
     assert_eq!(it.count("given_up"), 2);
     assert_eq!(it.count("delivered"), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_that_is_not_answered_delays_no_others() {
+    let mut it = Sink::start();
+    it.api.hang_all(SHOP);
+    let names: Vec<_> = (0..10)
+        .map(|n| (format!("veth{n}"), format!("p{n}")))
+        .collect();
+    let pods: Vec<_> = names
+        .iter()
+        .map(|(device, name)| (&**device, Some(&**name)))
+        .collect();
+    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    post_leaks(&mut it, 20).await;
 }
 
 #[tokio::test(start_paused = true)]
