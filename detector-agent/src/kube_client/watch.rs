@@ -205,6 +205,8 @@ where
         if code == Some(410) || error.is_too_long() && !error.is_of_list() {
             let delay = with_jitter(self.delay.current(), &mut self.random);
             self.retry_at = Instant::now() + delay;
+            // The end of the next list shows that it works.
+            self.works_at = self.works_at.filter(|_| code != Some(410));
             return None;
         }
         self.retry_at = Instant::now() + self.delay.advance_with_jitter(&mut self.random);
