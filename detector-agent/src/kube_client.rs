@@ -6,16 +6,16 @@
 
 #[cfg(test)]
 pub(crate) mod simulated;
+pub(crate) mod watch;
 
 use std::time::Duration;
 
 use ::kube::{
     Client, Config, Error,
     client::{ClientBuilder, DynBody},
-    runtime::watcher,
 };
 use clap::ValueEnum;
-use http_body_util::{LengthLimitError, Limited};
+use http_body_util::Limited;
 use hyper::Response;
 use tower::util::MapResponseLayer;
 
@@ -26,41 +26,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest response, in bytes, unless a caller has another bound. A pod takes a few thousand, so a page of a list, or a watch of some minutes, stays far
 /// below.
 pub const MAX_BODY: usize = 32 << 20;
-
-/// How long the server keeps an idle watch: between these, in seconds, so that the watches of a rollout do not end
-/// together. The client allows for 295.
-const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
-
-/// A watch on the objects that a field selector selects: begins with a list from the server's watch cache, which costs
-/// etcd nothing, and continues from bookmarks.
-pub(crate) fn watch_config(fields: &str, random: &mut fastrand::Rng) -> watcher::Config {
-    let config = watcher::Config {
-        // The client would drop the resource version of a list with pages, which the cache does not have.
-        page_size: None,
-        ..watcher::Config::default()
-    };
-    config
-        .any_semantic()
-        .fields(fields)
-        .timeout(random.u32(WATCH_SECONDS))
-}
-
-/// Whether a response was longer than its bound.
-pub(crate) fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source())
-        .any(|error| error.is::<LengthLimitError>())
-}
-
-/// The server's status code, if a watch's error has one.
-pub(crate) fn status_code(error: &watcher::Error) -> Option<u16> {
-    match error {
-        watcher::Error::InitialListFailed(Error::Api(status))
-        | watcher::Error::WatchStartFailed(Error::Api(status))
-        | watcher::Error::WatchFailed(Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.code),
-        _ => None,
-    }
-}
 
 /// Whether to use the Kubernetes API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -144,9 +109,11 @@ impl KubeClient {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub(crate) async fn connect_bounded(&self, max_body: usize) -> Result<Client, KubeClientError> {
-        let connected = self.connect_with(max_body, |_| {}).await;
-        connected.map(|(client, _)| client)
+    pub(crate) async fn connect_bounded(
+        &self,
+        max_body: usize,
+    ) -> Result<(Client, String), KubeClientError> {
+        self.connect_with(max_body, |_| {}).await
     }
 
     /// The same for requests whose pace the caller decides: what fails is not sent again.

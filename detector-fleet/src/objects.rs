@@ -128,11 +128,10 @@ pub struct ConflictSpec {
     /// When it became active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raised_at: Option<WallTime>,
-    /// The nodes of the claimants, for the column. Like every empty text it is left out: a Kubernetes 1.20 that was built with a later Go
-    /// takes it for null, and refuses it.
+    /// The nodes of the claimants, for the column; absent if it is empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nodes: String,
-    /// The pods of the claimants, for the column.
+    /// The pods of the claimants, for the column; absent if it is empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pods: String,
     /// The holder of the `IPClaim` first, then the contenders in the order in which they joined. In a node-local conflict, all claimants.

@@ -7,17 +7,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use detector_cri::{
+    Capability, ContainerConfig, ContainerId, ContainerMetadata, ContainerStatusRequest,
+    ContainerStatusResponse, CreateContainerRequest, Empty, ExecSyncRequest, ExecSyncResponse,
+    ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext, Mount,
+    NODE_NETWORK, NamespaceOption, SecurityProfile, StopContainerRequest,
+};
 use nix::mount::{MsFlags, mount};
 
-use crate::{
-    containerd::{Containerd, Sandbox},
-    cri::{
-        Capability, ContainerConfig, ContainerId, ContainerMetadata, ContainerStatusRequest,
-        ContainerStatusResponse, CreateContainerRequest, Empty, ExecSyncRequest, ExecSyncResponse,
-        ImageSpec, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext,
-        Mount, NODE_NETWORK, NamespaceOption, SecurityProfile, StopContainerRequest,
-    },
-};
+use crate::containerd::{Containerd, Sandbox};
 
 /// Paths that kubelet masks in an unprivileged container.
 const MASKED: [&str; 9] = [

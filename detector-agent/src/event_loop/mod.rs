@@ -84,7 +84,7 @@ impl EventLoop {
         Self {
             inputs,
             core,
-            netlink_pace: NetlinkPace::default(),
+            netlink_pace: NetlinkPace::new(),
         }
     }
 

@@ -6,30 +6,36 @@
 
 use std::time::Duration;
 
-use detector_common::Budget;
 use detector_engine::Timestamp;
 
-use crate::observe::netlink::DrainedSocket;
+use crate::{observe::netlink::DrainedSocket, process::token_bucket::TokenBucket};
 
 /// Small beside the time in which a conflict has to be reported, and long enough for some fifty notifications of a flood.
 const PAUSE: Duration = Duration::from_millis(3);
 /// More than the start of some hundred pods causes.
-const BUDGET: Budget = Budget::new(4_096, 1_024);
+const BURST: u32 = 4_096;
+const PER_SECOND: u32 = 1_024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct NetlinkPace {
-    full_at: u64,
+    budget: TokenBucket<Timestamp>,
     paused_until: Option<Timestamp>,
 }
 
 impl NetlinkPace {
+    pub(super) fn new() -> Self {
+        let interval = Duration::from_secs(1) / PER_SECOND;
+        Self {
+            budget: TokenBucket::new(BURST, interval, Timestamp(0)),
+            paused_until: None,
+        }
+    }
+
     /// The socket was read. If it holds more, reading goes on without a pause.
     pub(super) fn drained(&mut self, drained: DrainedSocket, now: Timestamp) {
         let mut is_within = true;
         for _ in 0..drained.datagrams {
-            let next = BUDGET.spend(self.full_at, now.0);
-            is_within = next.is_some();
-            self.full_at = next.unwrap_or(self.full_at);
+            is_within = self.budget.try_take(now);
         }
         let pauses = !is_within && !drained.more;
         self.paused_until = pauses.then(|| now + PAUSE);
@@ -60,7 +66,7 @@ mod tests {
 
     #[test]
     fn flood_is_read_in_batches_until_it_ends() {
-        let mut pace = NetlinkPace::default();
+        let mut pace = NetlinkPace::new();
         let mut now = Timestamp(1_000_000_000_000);
         read(&mut pace, 4_096, false, now);
         assert!(!pace.is_paused(now));

@@ -5,10 +5,14 @@
 //! such conflict, not only those from notifications that waited in the socket's queue, costs two dumps and needs no guess
 //! about how long a notification has waited.
 
-use std::collections::{BTreeSet, HashSet};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 use detector_engine::{
     ClaimantId, Confidence, Conflict, Discrepancy, IfIndex, Observation, PartValue, SnapshotToken,
+    Timestamp,
 };
 use tracing::warn;
 
@@ -16,7 +20,7 @@ use super::Core;
 use crate::{
     metrics::Reason,
     observe::worker::WorkerJob,
-    process::{clock, log_budget::LogBudget},
+    process::{clock, log_budget::LogBudget, token_bucket::TokenBucket},
 };
 
 /// Devices checked in one turn. On an idle node a single check costs several times as much as one of many, because the processor's
@@ -41,8 +45,8 @@ pub(super) struct SelfChecks {
     /// The device checked last in turn.
     last_in_turn: IfIndex,
     seconds_to_turn: u32,
-    /// How many more checks on request may start.
-    budget: u32,
+    /// For checks on request.
+    budget: TokenBucket<Timestamp>,
     log_budget: LogBudget,
 }
 
@@ -53,7 +57,11 @@ impl SelfChecks {
             in_flight: HashSet::new(),
             last_in_turn: 0,
             seconds_to_turn: TURN_SECONDS,
-            budget: REQUEST_BURST,
+            budget: TokenBucket::new(
+                REQUEST_BURST,
+                Duration::from_secs(1) / REQUESTS_PER_SECOND,
+                Timestamp(0),
+            ),
             log_budget: LogBudget::new(),
         }
     }
@@ -70,18 +78,14 @@ impl SelfChecks {
     }
 
     /// The next device to check, if one may be checked now.
-    fn take(&mut self) -> Option<IfIndex> {
-        if self.in_flight.len() >= MAX_IN_FLIGHT || self.budget == 0 {
-            return None;
-        }
-        let next = self.waiting.pop_first()?;
-        self.budget -= 1;
-        Some(next)
+    fn take(&mut self, now: Timestamp) -> Option<IfIndex> {
+        let is_free = self.in_flight.len() < MAX_IN_FLIGHT && !self.waiting.is_empty();
+        let may_start = is_free && self.budget.try_take(now);
+        may_start.then(|| self.waiting.pop_first()).flatten()
     }
 
     /// A second has passed; `true` if it is time for the next devices in turn.
     fn second_passed(&mut self) -> bool {
-        self.budget = (self.budget + REQUESTS_PER_SECOND).min(REQUEST_BURST);
         self.seconds_to_turn -= 1;
         let is_turn = self.seconds_to_turn == 0;
         if is_turn {
@@ -124,7 +128,8 @@ impl Core {
             return;
         }
         let mut devices = Vec::new();
-        while let Some(ifindex) = self.self_checks.take() {
+        let now = clock::now();
+        while let Some(ifindex) = self.self_checks.take(now) {
             let Some(device) = self.engine.view().device(ifindex) else {
                 continue;
             };
@@ -167,6 +172,8 @@ impl Core {
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp(1_000_000_000_000);
+
     #[test]
     fn checks_on_request_are_bounded_in_flight_and_per_second() {
         let mut checks = SelfChecks::new();
@@ -177,7 +184,7 @@ mod tests {
         let mut started = 0;
         for _ in 0..10 {
             for token in 1_u64.. {
-                if checks.take().is_none() {
+                if checks.take(NOW).is_none() {
                     break;
                 }
                 started += 1;
@@ -190,10 +197,10 @@ mod tests {
             checks.in_flight.clear();
         }
         assert_eq!(started, REQUEST_BURST);
-        checks.second_passed();
-        assert!(checks.take().is_some());
+        assert!(checks.take(NOW + Duration::from_secs(1)).is_some());
         checks.in_flight = (0..MAX_IN_FLIGHT as u64).map(SnapshotToken).collect();
-        assert_eq!(checks.take(), None, "too many are in flight");
+        let later = NOW + Duration::from_secs(60);
+        assert_eq!(checks.take(later), None, "too many are in flight");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use detector_engine::{ConflictScope, Timestamp};
 use detector_fleet::{Outcome, Request, Stored, objects::ConflictSpec};
 
 use super::conflict_feed::ConflictUpdate;
+use crate::process::token_bucket::TokenBucket;
 
 /// Writes in a burst, then one each [`WRITE_INTERVAL`].
 const WRITE_BURST: u32 = 128;
@@ -43,8 +44,7 @@ pub(super) struct LocalConflicts {
     is_complete: bool,
     /// What a list in progress has not had yet of what was known when it began.
     missing: BTreeSet<String>,
-    /// When the whole burst of writes is possible again.
-    full_at: Timestamp,
+    writes: TokenBucket<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl LocalConflicts {
             entries: BTreeMap::new(),
             is_complete: false,
             missing: BTreeSet::new(),
-            full_at: Timestamp(0),
+            writes: TokenBucket::new(WRITE_BURST, WRITE_INTERVAL, Timestamp(0)),
         }
     }
 
@@ -173,7 +173,7 @@ impl LocalConflicts {
     /// The next request and the name of its object. It counts as sent.
     pub(super) fn next_request(&mut self, now: Timestamp) -> Option<(String, Request)> {
         let is_complete = self.is_complete;
-        let may_write = self.next_write() <= now;
+        let may_write = self.writes.next_at() <= now;
         let due = self.entries.iter_mut().find_map(|(name, entry)| {
             if entry.is_in_flight || entry.not_before > now {
                 return None;
@@ -189,7 +189,7 @@ impl LocalConflicts {
             .as_ref()
             .is_some_and(|(_, request)| *request != Request::GetConflict)
         {
-            self.full_at = self.full_at.max(now) + WRITE_INTERVAL;
+            self.writes.take(now);
         }
         due
     }
@@ -201,20 +201,10 @@ impl LocalConflicts {
             let request = entry.request(self.is_complete)?;
             Some(match request {
                 Request::GetConflict => entry.not_before,
-                _ => entry.not_before.max(self.next_write()),
+                _ => entry.not_before.max(self.writes.next_at()),
             })
         });
         due.min()
-    }
-
-    /// When the budget allows the next write.
-    fn next_write(&self) -> Timestamp {
-        let burst = WRITE_INTERVAL * (WRITE_BURST - 1);
-        Timestamp(
-            self.full_at
-                .0
-                .saturating_sub(u64::try_from(burst.as_nanos()).unwrap_or(u64::MAX)),
-        )
     }
 
     /// The end of a request.

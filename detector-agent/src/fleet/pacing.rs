@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::process::timer::{DoublingDelay, with_jitter};
+use crate::process::{
+    timer::{DoublingDelay, RetryPolicy, with_jitter},
+    token_bucket::TokenBucket,
+};
 
 /// Seconds of the rate that a burst may use at once.
 const BURST_SECONDS: u32 = 5;
 /// Requests at a time.
 const IN_FLIGHT: usize = 8;
 /// Pauses after failures.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const PAUSES: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(250),
+    longest: Duration::from_secs(60),
+};
 /// The longest pause that the server may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// The pace of all requests of this agent.
 #[derive(Debug)]
 pub(super) struct Pacing {
-    /// Time in which one more request is allowed.
-    interval: Duration,
-    burst: u32,
-    /// Requests that may be sent at once, as of `refilled_at`.
-    left: u32,
-    refilled_at: Instant,
+    rate: TokenBucket<Instant>,
     pause: DoublingDelay,
     /// None is sent before, after a failure.
     paused_until: Instant,
@@ -40,13 +40,14 @@ pub(super) struct Pacing {
 impl Pacing {
     /// `rate` requests per second, at least one.
     pub(super) fn new(rate: u32, now: Instant) -> Self {
-        let burst = rate.max(1).saturating_mul(BURST_SECONDS);
+        let rate = rate.max(1);
         Self {
-            interval: Duration::from_secs(1) / rate.max(1),
-            burst,
-            left: burst,
-            refilled_at: now,
-            pause: DoublingDelay::new(FIRST_PAUSE, LONGEST_PAUSE),
+            rate: TokenBucket::new(
+                rate.saturating_mul(BURST_SECONDS),
+                Duration::from_secs(1) / rate,
+                now,
+            ),
+            pause: DoublingDelay::new(PAUSES),
             paused_until: now,
             asked_until: now,
             is_failing: false,
@@ -58,28 +59,23 @@ impl Pacing {
     /// When the next request may be sent; `None` before another is answered.
     pub(super) fn next(&self) -> Option<Instant> {
         let limit = if self.is_failing { 1 } else { IN_FLIGHT };
-        let refilled = if self.left == 0 {
-            self.refilled_at + self.interval
-        } else {
-            self.refilled_at
-        };
+        let refilled = self.rate.next_at();
         (self.in_flight < limit).then(|| refilled.max(self.paused_until).max(self.asked_until))
     }
 
     /// Whether to send a request now; if so, it counts as sent.
     pub(super) fn try_begin(&mut self, now: Instant) -> bool {
-        self.refill(now);
         if self.next().is_none_or(|next| now < next) {
             return false;
         }
-        self.left -= 1;
+        self.rate.take(now);
         self.in_flight += 1;
         true
     }
 
     /// A request that was begun was not sent, because there was none.
     pub(super) fn withdraw(&mut self) {
-        self.left += 1;
+        self.rate.put_back();
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
@@ -117,22 +113,6 @@ impl Pacing {
     /// The server seems to be back: the next request finds out.
     pub(super) fn resume(&mut self, now: Instant) {
         self.paused_until = self.paused_until.min(now);
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.refilled_at);
-        let earned = elapsed.as_nanos() / self.interval.as_nanos().max(1);
-        let room = self.burst - self.left.min(self.burst);
-        match u32::try_from(earned) {
-            Ok(earned) if earned < room => {
-                self.left += earned;
-                self.refilled_at += self.interval * earned;
-            }
-            _ => {
-                self.left = self.left.max(self.burst);
-                self.refilled_at = now;
-            }
-        }
     }
 }
 
@@ -188,7 +168,7 @@ mod tests {
         now += Duration::from_millis(1);
         let first = pacing.next().map(|next| next - now);
         assert!(
-            first.is_some_and(|pause| pause <= FIRST_PAUSE && pause >= FIRST_PAUSE / 2),
+            first.is_some_and(|pause| pause <= PAUSES.first && pause >= PAUSES.first / 2),
             "eight that fail together are one failure: {first:?}"
         );
         for _ in 0..12 {
@@ -199,7 +179,7 @@ mod tests {
         }
         let pause = pacing.next().map(|next| next - now);
         assert!(
-            pause.is_some_and(|pause| pause <= LONGEST_PAUSE && pause >= LONGEST_PAUSE / 2),
+            pause.is_some_and(|pause| pause <= PAUSES.longest && pause >= PAUSES.longest / 2),
             "{pause:?}"
         );
         now = pacing.next().unwrap_or(now);
@@ -283,7 +263,10 @@ mod tests {
         assert!(pacing.try_begin(now));
         pacing.failed(now, now, None);
         let pause = pacing.next().map(|next| next - now);
-        assert!(pause.is_some_and(|pause| pause <= FIRST_PAUSE), "{pause:?}");
+        assert!(
+            pause.is_some_and(|pause| pause <= PAUSES.first),
+            "{pause:?}"
+        );
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //!
 //! Objects of an agent that knew no labels are labelled first, if they name this node.
 
-use std::{fmt::Debug, pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use ::kube::{
-    Api, Client, Error, Resource,
+    Api, Error,
     api::{DynamicObject, ListParams, Patch, PatchParams},
     runtime::watcher::{self, Event},
 };
@@ -18,14 +18,9 @@ use detector_fleet::{
     Stored,
     objects::{ConflictSpec, SCOPE_LABEL, node_label},
 };
-use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
-use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::{
@@ -34,8 +29,11 @@ use super::{
     registry::{Problem, Registry, conflicts, version},
 };
 use crate::{
-    kube_client::{KubeClient, is_too_long, status_code, watch_config},
-    process::timer::{DoublingDelay, sleep_until_some, with_jitter},
+    kube_client::{
+        KubeClient,
+        watch::{KubeUpdate, Watch, WatchError},
+    },
+    process::timer::with_jitter,
 };
 
 /// The longest response, in bytes: a list from the watch cache of some thousand objects, and more than the largest object, which is
@@ -43,15 +41,8 @@ use crate::{
 const MAX_BODY: usize = 4 << 20;
 /// Objects on a page. Half of that if they are too long.
 const PAGE: u32 = 512;
-/// Delay after an error: the first, and the longest.
-const FIRST_DELAY: Duration = Duration::from_millis(500);
-const LONGEST_DELAY: Duration = Duration::from_secs(30);
 /// Time between two looks for custom resources that are not installed.
 pub(super) const RECHECK: Duration = Duration::from_secs(180);
-/// A watch that had an error counts as working again after this long without another: a resumed watch is silent until something
-/// changes.
-const RECOVERY: Duration = Duration::from_secs(2);
-
 /// What the watches report.
 #[derive(Debug)]
 pub(super) enum WatchUpdate {
@@ -95,19 +86,10 @@ pub(super) async fn watch_conflicts(
     node: String,
     updates: mpsc::Sender<WatchUpdate>,
 ) {
-    let mut watch = ConflictWatch {
-        registry,
-        node,
-        page: None,
-        watch: Watch::new(Way::Watch, updates),
-    };
+    let mut watch = ConflictWatch::new(kube, registry, node);
     loop {
-        // After a 401 the new client reads a rotated token.
-        let end = match kube.connect_bounded(MAX_BODY).await {
-            Ok(client) => watch.follow(client).await,
-            Err(why) => watch.watch.fail(Problem::away(why.to_string())).await,
-        };
-        if end.is_none() {
+        let update = watch.next().await;
+        if updates.send(update).await.is_err() {
             return;
         }
     }
@@ -121,26 +103,6 @@ pub(super) async fn watch_own_node(
     node: String,
     updates: mpsc::Sender<WatchUpdate>,
 ) {
-    let mut watch = Watch::new(Way::Node, updates);
-    loop {
-        let end = match kube.connect_bounded(MAX_BODY).await {
-            Ok(client) => follow_own_node(&mut watch, &registry, &node, client).await,
-            Err(why) => watch.fail(Problem::away(why.to_string())).await,
-        };
-        if end.is_none() {
-            return;
-        }
-    }
-}
-
-async fn follow_own_node(
-    watch: &mut Watch,
-    registry: &Registry,
-    node: &str,
-    client: Client,
-) -> Option<()> {
-    let api: Api<Node> = Api::all(client);
-    let config = watch_config(&format!("metadata.name={node}"), &mut watch.random);
     let read = |node: Node| {
         let own = OwnNode {
             uid: node.metadata.uid.unwrap_or_default(),
@@ -152,185 +114,119 @@ async fn follow_own_node(
         registry.learn_node(&own.uid);
         own
     };
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let mut watch = Watch::new(kube, MAX_BODY, Api::all, config);
     let mut listed = None;
-    let apply = |event| match event {
-        Event::Init => {
-            listed = None;
-            None
-        }
-        Event::InitApply(node) => {
-            listed = Some(read(node));
-            None
-        }
-        Event::InitDone => Some(WatchUpdate::OwnNode(listed.take())),
-        Event::Apply(node) => Some(WatchUpdate::OwnNode(Some(read(node)))),
-        Event::Delete(_) => Some(WatchUpdate::OwnNode(None)),
-    };
-    match watch.follow(api, config, apply).await? {
-        Ended::NewClient => Some(()),
-        Ended::ListFailed(error) => watch.fail(watch.problem(&error)).await,
-    }
-}
-
-/// One watch and its errors.
-struct Watch {
-    way: Way,
-    updates: mpsc::Sender<WatchUpdate>,
-    delay: DoublingDelay,
-    random: fastrand::Rng,
-}
-
-/// Why a watch has to begin anew.
-enum Ended {
-    /// With another client.
-    NewClient,
-    /// Its list failed.
-    ListFailed(watcher::Error),
-}
-
-impl Watch {
-    fn new(way: Way, updates: mpsc::Sender<WatchUpdate>) -> Self {
-        Self {
-            way,
-            updates,
-            delay: DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY),
-            random: fastrand::Rng::new(),
-        }
-    }
-
-    /// Follows until the watch has to begin anew; `None` if the receiver is gone.
-    async fn follow<K>(
-        &mut self,
-        api: Api<K>,
-        config: watcher::Config,
-        mut apply: impl FnMut(Event<K>) -> Option<WatchUpdate>,
-    ) -> Option<Ended>
-    where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    {
-        let mut stream = pin!(watcher::watcher(api, config));
-        let mut recovered_at = None;
-        loop {
-            let event = tokio::select! {
-                event = stream.next() => match event {
-                    Some(event) => event,
-                    None => return Some(Ended::NewClient),
-                },
-                () = sleep_until_some(recovered_at) => {
-                    recovered_at = None;
-                    self.send(WatchUpdate::Works(self.way)).await?;
-                    continue;
-                }
-            };
-            match event {
-                Ok(event) => {
-                    self.delay.reset();
-                    if let Some(update) = apply(event) {
-                        self.send(update).await?;
-                    }
-                }
-                // 410 Gone is part of the protocol: the watcher lists again.
-                Err(error) if status_code(&error) == Some(410) => {
-                    sleep(with_jitter(self.delay.current(), &mut self.random)).await;
-                }
-                Err(error @ watcher::Error::InitialListFailed(_)) => {
-                    return Some(Ended::ListFailed(error));
-                }
-                // It has lasted long: it goes on where it ended.
-                Err(error) if is_too_long(&error) => {
-                    sleep(with_jitter(self.delay.current(), &mut self.random)).await;
-                }
-                Err(error) => {
-                    self.fail(self.problem(&error)).await?;
-                    recovered_at = Some(Instant::now() + RECOVERY);
-                    if status_code(&error) == Some(401) {
-                        return Some(Ended::NewClient);
-                    }
-                }
+    loop {
+        let update = match watch.next().await {
+            KubeUpdate::Event(Event::Init) => {
+                listed = None;
+                continue;
             }
-        }
-    }
-
-    fn problem(&self, error: &watcher::Error) -> Problem {
-        let why = error_chain::one_line(error);
-        match (self.way, status_code(error)) {
-            (Way::Node, Some(403)) => Problem::Rejected(why),
-            (Way::Watch, Some(404)) => Problem::NoSuchResource,
-            _ => Problem::away(why),
-        }
-    }
-
-    /// Reports an error and waits; `None` if the receiver is gone.
-    async fn fail(&mut self, problem: Problem) -> Option<()> {
-        let delay = match problem {
-            Problem::NoSuchResource => with_jitter(RECHECK, &mut self.random),
-            _ => self.delay.advance_with_jitter(&mut self.random),
+            KubeUpdate::Event(Event::InitApply(node)) => {
+                listed = Some(read(node));
+                continue;
+            }
+            KubeUpdate::Event(Event::InitDone) => WatchUpdate::OwnNode(listed.take()),
+            KubeUpdate::Event(Event::Apply(node)) => WatchUpdate::OwnNode(Some(read(node))),
+            KubeUpdate::Event(Event::Delete(_)) => WatchUpdate::OwnNode(None),
+            KubeUpdate::Works => WatchUpdate::Works(Way::Node),
+            KubeUpdate::Failed(error) => {
+                let why = error_chain::one_line(&error);
+                let problem = match error.status_code() {
+                    Some(403) => Problem::Rejected(why),
+                    _ => Problem::away(why),
+                };
+                WatchUpdate::Failed(Way::Node, problem)
+            }
         };
-        self.send(WatchUpdate::Failed(self.way, problem)).await?;
-        sleep(delay).await;
-        Some(())
-    }
-
-    async fn send(&self, update: WatchUpdate) -> Option<()> {
-        self.updates.send(update).await.ok()
+        if updates.send(update).await.is_err() {
+            return;
+        }
     }
 }
 
 struct ConflictWatch {
-    registry: Arc<Registry>,
-    node: String,
-    /// Objects on a page; `None`: the list comes from the watch cache, which has no pages.
-    page: Option<u32>,
-    watch: Watch,
+    reader: Reader,
+    watch: Watch<DynamicObject>,
 }
 
 impl ConflictWatch {
-    /// Follows the watch until a new client or another list is needed; `None` if the receiver is gone.
-    async fn follow(&mut self, client: Client) -> Option<()> {
-        let api: Api<DynamicObject> = Api::all_with(client, &conflicts());
-        if let Err(error) = self.label_earlier_objects(&api).await {
-            return self
-                .list_failed(watcher::Error::InitialListFailed(error))
-                .await;
+    fn new(kube: KubeClient, registry: Arc<Registry>, node: String) -> Self {
+        let config = watcher::Config::default().labels(&node_label(&node));
+        let api = |client| Api::all_with(client, &conflicts());
+        Self {
+            reader: Reader { registry, node },
+            watch: Watch::new(kube, MAX_BODY, api, config),
         }
-        let mut config = watch_config("", &mut self.watch.random).labels(&node_label(&self.node));
-        config.page_size = self.page;
-        let reader = Reader {
-            registry: &self.registry,
-            node: &self.node,
-        };
-        let page = &mut self.page;
-        let apply = |event| {
-            if matches!(event, Event::InitDone) {
-                *page = None;
+    }
+
+    async fn next(&mut self) -> WatchUpdate {
+        loop {
+            let mut update = Some(self.watch.next().await);
+            if let Some(KubeUpdate::Event(Event::Init)) = update
+                && let Some(api) = self.watch.api()
+            {
+                let page = self.watch.page_size();
+                if let Err(error) = self.reader.label_earlier(&api, page).await {
+                    update = self.watch.list_failed(error);
+                }
             }
-            reader.apply(event)
+            if let Some(update) = update.and_then(|update| self.apply(update)) {
+                return update;
+            }
+        }
+    }
+
+    fn apply(&mut self, update: KubeUpdate<DynamicObject>) -> Option<WatchUpdate> {
+        match update {
+            KubeUpdate::Event(event) => {
+                if matches!(event, Event::InitDone) {
+                    self.watch.set_page_size(None);
+                }
+                self.reader.apply(event)
+            }
+            KubeUpdate::Works => Some(WatchUpdate::Works(Way::Watch)),
+            KubeUpdate::Failed(error) => self.failed(&error),
+        }
+    }
+
+    /// Reports an error. A list that was too long is tried again in pages at once.
+    fn failed(&mut self, error: &WatchError) -> Option<WatchUpdate> {
+        let page = self.watch.page_size();
+        if error.is_of_list() && error.is_too_long() && page != Some(1) {
+            self.watch
+                .set_page_size(Some(page.map_or(PAGE, |page| page / 2)));
+            self.watch.restart_in(Duration::ZERO);
+            return None;
+        }
+        let problem = match error.status_code() {
+            Some(404) => {
+                self.watch
+                    .restart_in(with_jitter(RECHECK, &mut fastrand::Rng::new()));
+                Problem::NoSuchResource
+            }
+            _ => Problem::away(error_chain::one_line(error)),
         };
-        match self.watch.follow(api, config, apply).await? {
-            Ended::NewClient => Some(()),
-            Ended::ListFailed(error) => self.list_failed(error).await,
-        }
+        Some(WatchUpdate::Failed(Way::Watch, problem))
     }
+}
 
-    /// A list that was too long is tried again in pages at once, everything else after a while.
-    async fn list_failed(&mut self, error: watcher::Error) -> Option<()> {
-        if is_too_long(&error) && self.page != Some(1) {
-            self.page = Some(self.page.map_or(PAGE, |page| page / 2));
-            return Some(());
-        }
-        if status_code(&error) == Some(410) {
-            // So many pages were read that the next one is not there any more.
-            let delay = self.watch.delay.current();
-            sleep(with_jitter(delay, &mut self.watch.random)).await;
-            return Some(());
-        }
-        self.watch.fail(self.watch.problem(&error)).await
-    }
+/// Reads the objects of the watch.
+struct Reader {
+    registry: Arc<Registry>,
+    node: String,
+}
 
+impl Reader {
     /// Labels what an agent that knew no labels wrote about this node.
-    async fn label_earlier_objects(&self, api: &Api<DynamicObject>) -> Result<(), Error> {
+    async fn label_earlier(
+        &self,
+        api: &Api<DynamicObject>,
+        page: Option<u32>,
+    ) -> Result<(), Error> {
         let mut params = ListParams::default().labels(&format!("!{SCOPE_LABEL}"));
-        params = match self.page {
+        params = match page {
             None => params.match_any(),
             Some(page) => params.limit(page),
         };
@@ -350,7 +246,7 @@ impl ConflictWatch {
     async fn label(&self, api: &Api<DynamicObject>, object: DynamicObject) -> Result<(), Error> {
         let metadata = object.metadata.clone();
         let Some(WatchedConflict::Fleet(stored) | WatchedConflict::Local(_, stored)) =
-            self.reader().read(object)
+            self.read(object)
         else {
             return Ok(());
         };
@@ -372,21 +268,6 @@ impl ConflictWatch {
         }
     }
 
-    fn reader(&self) -> Reader<'_> {
-        Reader {
-            registry: &self.registry,
-            node: &self.node,
-        }
-    }
-}
-
-/// Reads the objects of the watch.
-struct Reader<'a> {
-    registry: &'a Registry,
-    node: &'a str,
-}
-
-impl Reader<'_> {
     fn apply(&self, event: Event<DynamicObject>) -> Option<WatchUpdate> {
         match event {
             Event::Init => Some(WatchUpdate::ListBegan),
@@ -417,7 +298,7 @@ impl Reader<'_> {
                 if is_fleet {
                     self.registry.learn(&object.metadata);
                     Some(WatchedConflict::Fleet(Stored { version, spec }))
-                } else if is_within(&spec, self.node) {
+                } else if is_within(&spec, &self.node) {
                     Some(WatchedConflict::Local(name, Stored { version, spec }))
                 } else {
                     None

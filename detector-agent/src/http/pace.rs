@@ -12,17 +12,17 @@ use std::{
 use detector_engine::Timestamp;
 
 use super::slots::Client;
+use crate::process::token_bucket::TokenBucket;
 
 /// Requests of one source at once.
 const BURST: u32 = 64;
 /// Time until one more is answered.
 const INTERVAL: Duration = Duration::from_millis(50);
-const WINDOW: Duration = INTERVAL.saturating_mul(BURST);
 const MAX_SOURCES: usize = 4_096;
 
-/// When the budget of each source is full again. What a source has reserved in advance is bounded by its connections.
+/// The budget of each source. What a source has reserved in advance is bounded by its connections.
 #[derive(Debug, Default)]
-pub(super) struct RequestPace(Mutex<HashMap<IpAddr, Timestamp>>);
+pub(super) struct RequestPace(Mutex<HashMap<IpAddr, TokenBucket<Timestamp>>>);
 
 impl RequestPace {
     /// Takes one request from the budget of a client; how long it has to wait for it.
@@ -31,16 +31,18 @@ impl RequestPace {
             return Duration::ZERO;
         };
         // A panic while it was held leaves budgets that are at worst too small.
-        let mut full_at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if full_at.len() >= MAX_SOURCES && !full_at.contains_key(&source) {
-            full_at.retain(|_, at| *at > now);
-            if full_at.len() >= MAX_SOURCES {
+        let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if budgets.len() >= MAX_SOURCES && !budgets.contains_key(&source) {
+            budgets.retain(|_, budget| budget.full_at() > now);
+            if budgets.len() >= MAX_SOURCES {
                 return INTERVAL;
             }
         }
-        let at = full_at.entry(source).or_insert(now);
-        *at = (*at).max(now) + INTERVAL;
-        at.since(now).saturating_sub(WINDOW)
+        let budget = budgets.entry(source);
+        let budget = budget.or_insert_with(|| TokenBucket::new(BURST, INTERVAL, now));
+        let wait = budget.next_at().since(now);
+        budget.take(now);
+        wait
     }
 }
 
@@ -83,7 +85,7 @@ mod tests {
         }
         assert_eq!(pace.0.lock().unwrap().len(), MAX_SOURCES);
         assert_eq!(pace.take(other(9_999), NOW), INTERVAL);
-        let later = NOW + WINDOW;
+        let later = NOW + INTERVAL * BURST;
         assert_eq!(pace.take(other(9_999), later), Duration::ZERO);
         assert_eq!(pace.0.lock().unwrap().len(), 1);
     }

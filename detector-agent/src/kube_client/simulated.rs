@@ -21,11 +21,6 @@ impl Deref for SimulatedApi {
 }
 
 impl SimulatedApi {
-    /// A new connection.
-    pub(crate) fn client(&self) -> Client {
-        self.bounded_client(super::MAX_BODY)
-    }
-
     /// A new connection on which a response has at most so many bytes.
     pub(crate) fn bounded_client(&self, max_body: usize) -> Client {
         let server = self.0.clone();

@@ -1,16 +1,13 @@
 //! Answers of runtimes and files with any content; see [`crate::fuzzing`].
 
+use detector_cri::{ListPodSandboxResponse, PodSandboxStatusResponse, VersionResponse};
 use detector_event::MAX_PRIMARY_ADDRESSES;
 use prost::Message as _;
 
 use super::{
     CriSetting, PodRecord,
     cni_cache::file as cache,
-    cri::{
-        Cri,
-        proto::{ListPodSandboxResponse, PodSandboxStatusResponse, VersionResponse},
-        sandbox::SandboxNetwork,
-    },
+    cri::{Cri, sandbox::SandboxNetwork},
     kube::pod_record,
 };
 

@@ -11,13 +11,18 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::PodRecord;
-use crate::process::{clock, timer::DoublingDelay};
+use crate::process::{
+    clock,
+    timer::{DoublingDelay, RetryPolicy},
+};
 
 /// A working source is queried at least this often, so that its status stays current.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Delay before a failing source is queried again: the first, and the longest.
-const FIRST_DELAY: Duration = Duration::from_millis(250);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
+/// Delays before a failing source is queried again.
+const DELAYS: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(250),
+    longest: Duration::from_secs(5),
+};
 
 /// A source of pods.
 pub trait PodSource: Send + 'static {
@@ -268,14 +273,14 @@ pub(super) async fn query<S: PodSource>(
 }
 
 /// Queries a source in every round and at every heartbeat, until the resolver is gone. After errors the delay grows up
-/// to [`LONGEST_DELAY`].
+/// to five seconds.
 pub(super) async fn serve<S: PodSource>(
     mut source: S,
     limit: Duration,
     mut rounds: watch::Receiver<u64>,
     reports: mpsc::Sender<SourceReport>,
 ) {
-    let mut delay = DoublingDelay::new(FIRST_DELAY, LONGEST_DELAY);
+    let mut delay = DoublingDelay::new(DELAYS);
     loop {
         let round = *rounds.borrow_and_update();
         let report = query(&mut source, round, limit).await;

@@ -10,3 +10,4 @@ pub mod memory;
 pub mod node;
 pub mod threads;
 pub mod timer;
+pub(crate) mod token_bucket;

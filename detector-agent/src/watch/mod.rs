@@ -19,11 +19,17 @@ use detector_client::{Client, ClientError, Overview};
 use detector_event::{AnomalyEvent, Event};
 use tokio::{sync::mpsc, time::sleep};
 
-use crate::cli::WatchArgs;
+use crate::{
+    cli::WatchArgs,
+    process::timer::{DoublingDelay, RetryPolicy},
+};
 use stream::{EventStream, Message};
 
-/// Longest delay between two attempts to reconnect.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// Delays between attempts to reconnect.
+const RECONNECT: RetryPolicy = RetryPolicy {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(10),
+};
 
 /// Why `watch` failed.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +81,7 @@ pub fn run(args: &WatchArgs) -> Result<(), WatchError> {
 /// Follows the event stream and reconnects when it is lost, until the receiver is dropped.
 async fn follow(client: Client, updates: mpsc::Sender<Update>) {
     let mut last_id = None;
-    let mut delay = Duration::from_secs(1);
+    let mut delay = DoublingDelay::new(RECONNECT);
     loop {
         let Err(error) = follow_stream(&client, &mut last_id, &mut delay, &updates).await else {
             return;
@@ -87,8 +93,7 @@ async fn follow(client: Client, updates: mpsc::Sender<Update>) {
         {
             return;
         }
-        sleep(delay).await;
-        delay = (delay * 2).min(MAX_RETRY_DELAY);
+        sleep(delay.advance()).await;
     }
 }
 
@@ -96,7 +101,7 @@ async fn follow(client: Client, updates: mpsc::Sender<Update>) {
 async fn follow_stream(
     client: &Client,
     last_id: &mut Option<String>,
-    delay: &mut Duration,
+    delay: &mut DoublingDelay,
     updates: &mpsc::Sender<Update>,
 ) -> Result<(), ClientError> {
     let body = client.events(last_id.as_deref()).await?;
@@ -105,7 +110,7 @@ async fn follow_stream(
         let update = match stream.next().await? {
             // Requested after the stream is open, so that no event is missed in between.
             Message::Hello | Message::Reset => {
-                *delay = Duration::from_secs(1);
+                delay.reset();
                 Update::Overview(Box::new(client.overview().await?))
             }
             Message::Heartbeat => continue,

@@ -350,7 +350,7 @@ fn agent_has_only_the_privileges_it_needs() {
         .collect();
     let rules: Value = serde_yaml_ng::from_str(
         "[{apiGroups: [''], resources: [pods], verbs: [list, watch]},
-          {apiGroups: [''], resources: [events], verbs: [create, patch]},
+          {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]},
           {apiGroups: [ipconflict.io], resources: [ipclaims], verbs: [create, get, update, delete]},
           {apiGroups: [ipconflict.io], resources: [ipconflicts],
            verbs: [create, get, list, watch, update, patch, delete]},

@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use detector_cri::PodSandboxConfig;
 use nix::{
     sched::{CloneFlags, setns, unshare},
     sys::signal::{Signal, kill},
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 
 use crate::{
     agent::{AgentCommand, wait_child},
-    cri::{CriClient, PodSandboxConfig},
+    cri::CriClient,
     netns::Netns,
     pause_image,
     wait::until,

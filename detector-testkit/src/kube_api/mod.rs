@@ -32,7 +32,7 @@ pub use server::{ApiServer, Failure, ResponseBody};
 
 /// The path of all pods, that of all Events and that of all nodes.
 const PODS: &str = "/api/v1/pods";
-const EVENTS: &str = "/api/v1/events";
+const EVENTS: &str = "/apis/events.k8s.io/v1/events";
 const NODES: &str = "/api/v1/nodes";
 /// The paths of Calico's resources.
 const IPAM_BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::pending,
     io,
     sync::Arc,
     time::Duration,
@@ -65,6 +66,8 @@ pub(super) struct State {
     is_down: bool,
     /// The path to which requests fail.
     failing_path: Option<String>,
+    /// The path to which requests are not answered.
+    hanging_path: Option<String>,
     /// How the next requests that are no watches end.
     failures: VecDeque<Failure>,
     /// How many requests about Events are denied before one is accepted.
@@ -144,6 +147,12 @@ impl ApiServer {
         self.state.update(|state| state.failing_path = Some(path));
     }
 
+    /// Lets no request to a path be answered from now on.
+    pub fn hang_all(&self, path: &str) {
+        let path = path.to_owned();
+        self.state.update(|state| state.hanging_path = Some(path));
+    }
+
     /// Lets the next request that is no watch fail; after it the one of the next call, and so on.
     pub fn fail_next(&self, failure: Failure) {
         self.state.update(|state| state.failures.push_back(failure));
@@ -173,6 +182,11 @@ impl ApiServer {
         self.record(&request);
         // The sender is never dropped.
         let _ = self.hanging.subscribe().wait_for(|hanging| !hanging).await;
+        let is_hanging =
+            |state: &State| state.hanging_path.as_deref() == Some(request.uri().path());
+        if is_hanging(&self.state.lock()) {
+            pending::<()>().await;
+        }
         let lists_pods = *request.method() == Method::GET && request.uri().path() == PODS;
         if lists_pods && self.state.lock().has_endless_lists && !is_watch(&query(&request)) {
             return Ok(Response::new(self.endless_list()));

@@ -8,7 +8,7 @@
 
 use detector_fleet::Request;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::kube_client::simulated::{Failure, SimulatedApi};
@@ -22,19 +22,11 @@ fn server() -> SimulatedApi {
     api
 }
 
-/// The watch of node `a`, and what it reports.
-fn watching(api: &SimulatedApi) -> (ConflictWatch, mpsc::Receiver<WatchUpdate>) {
-    let (updates, received) = mpsc::channel(100);
-    let watch = ConflictWatch {
-        registry: Arc::new(Registry::new(KubeClient::simulated(api), "a".to_owned())),
-        node: "a".to_owned(),
-        page: None,
-        watch: Watch {
-            random: fastrand::Rng::with_seed(7),
-            ..Watch::new(Way::Watch, updates)
-        },
-    };
-    (watch, received)
+/// The watch of node `a`.
+fn watching(api: &SimulatedApi) -> ConflictWatch {
+    let kube = KubeClient::simulated(api);
+    let registry = Arc::new(Registry::new(kube.clone(), "a".to_owned()));
+    ConflictWatch::new(kube, registry, "a".to_owned())
 }
 
 fn spec(address: &str, nodes: [&str; 2]) -> Value {
@@ -54,9 +46,22 @@ fn object(name: &str, spec: &Value) -> DynamicObject {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
-/// Follows for a minute; `true` if a new client was needed before.
-async fn follow(watch: &mut ConflictWatch, api: &SimulatedApi) -> bool {
-    timeout(MINUTE, watch.follow(api.client())).await.is_ok()
+/// What is reported within a minute: the names of conflicts, and of those that are gone.
+async fn names(watch: &mut ConflictWatch) -> Vec<String> {
+    let mut names = Vec::new();
+    let following = async {
+        loop {
+            names.push(match watch.next().await {
+                WatchUpdate::Changed(conflict) => name(&conflict),
+                WatchUpdate::Deleted(conflict) => format!("-{}", name(&conflict)),
+                WatchUpdate::Failed(..) => "Failed".to_owned(),
+                other => format!("{other:?}"),
+            });
+        }
+    };
+    // It goes on.
+    timeout(MINUTE, following).await.unwrap_err();
+    names
 }
 
 /// What a conflict between these nodes is labelled with.
@@ -65,19 +70,6 @@ fn labels(nodes: &[&str]) -> Value {
     let scope = (SCOPE_LABEL.to_owned(), json!("fleet"));
     let labels: serde_json::Map<_, _> = nodes.chain([scope]).collect();
     labels.into()
-}
-
-/// What was reported: the names of conflicts, and of those that are gone.
-fn names(received: &mut mpsc::Receiver<WatchUpdate>) -> Vec<String> {
-    let mut names = Vec::new();
-    while let Ok(update) = received.try_recv() {
-        names.push(match update {
-            WatchUpdate::Changed(conflict) => name(&conflict),
-            WatchUpdate::Deleted(conflict) => format!("-{}", name(&conflict)),
-            other => format!("{other:?}"),
-        });
-    }
-    names
 }
 
 fn name(conflict: &WatchedConflict) -> String {
@@ -109,8 +101,7 @@ async fn storm_elsewhere_is_not_read() {
         api.apply_labelled(CONFLICTS, name, &spec(name, nodes), &labels(&nodes));
     };
     between("10.9.0.1", ["b", "a"]);
-    let (mut watch, mut received) = watching(&api);
-    let following = timeout(MINUTE, watch.follow(api.bounded_client(MAX_BODY)));
+    let mut watch = watching(&api);
     let changes = async {
         sleep(Duration::from_secs(1)).await;
         // What happens there meanwhile is not sent either, until it names this node, and while it does.
@@ -118,9 +109,7 @@ async fn storm_elsewhere_is_not_read() {
         between("10.1.0.2", ["b", "a"]);
         between("10.1.0.2", ["b", "c"]);
     };
-    let (end, ()) = tokio::join!(following, changes);
-    assert!(end.is_err(), "it goes on");
-    let seen = names(&mut received);
+    let (seen, ()) = tokio::join!(names(&mut watch), changes);
     assert_eq!(
         seen,
         ["ListBegan", "10.9.0.1", "Listed", "10.1.0.2", "-10.1.0.2"]
@@ -131,24 +120,20 @@ async fn storm_elsewhere_is_not_read() {
 async fn list_that_is_too_long_is_read_in_pages() {
     let api = server();
     let count = fill(&api, ["b", "a"]);
-    let (mut watch, mut received) = watching(&api);
-    let reading = tokio::spawn(async move {
-        let mut seen = 0;
-        loop {
-            match received.recv().await.unwrap() {
-                WatchUpdate::Changed(_) => seen += 1,
-                WatchUpdate::ListBegan => seen = 0,
-                WatchUpdate::Listed => return (seen, received),
-                other => panic!("{other:?}"),
-            }
-        }
-    });
-    let client = || api.bounded_client(MAX_BODY);
-    assert!(timeout(MINUTE, watch.follow(client())).await.is_ok());
-    assert_eq!(watch.page, Some(PAGE), "it tries again in pages");
-    assert!(timeout(MINUTE, watch.follow(client())).await.is_err());
-    assert_eq!(reading.await.unwrap().0, count);
-    assert_eq!(watch.page, None, "the next list comes from the watch cache");
+    let mut watch = watching(&api);
+    let seen = names(&mut watch).await;
+    let mut last = seen.rsplit(|name| name == "ListBegan");
+    assert_eq!(last.next().unwrap().len(), count + 1);
+    assert_eq!(seen.last().unwrap(), "Listed");
+    let limit = format!("limit={PAGE}&");
+    let in_pages = api.requests();
+    let in_pages = in_pages.iter().filter(|(_, what)| what.contains(&limit));
+    assert!(in_pages.count() >= count / PAGE as usize);
+    assert_eq!(
+        watch.watch.page_size(),
+        None,
+        "the next list comes from the watch cache"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,15 +146,7 @@ async fn pages_shrink_until_they_fit() {
         spec["more"] = "x".repeat(1_500_000).into();
         api.apply_labelled(CONFLICTS, &address, &spec, &labels(&["b", "a"]));
     }
-    let (mut watch, mut received) = watching(&api);
-    for attempt in 0.. {
-        let following = watch.follow(api.bounded_client(MAX_BODY));
-        if timeout(MINUTE, following).await.is_err() {
-            break;
-        }
-        assert!(attempt < 20);
-    }
-    let seen = names(&mut received);
+    let seen = names(&mut watching(&api)).await;
     let last: Vec<_> = seen
         .rsplit(|name| name == "ListBegan")
         .next()
@@ -187,9 +164,7 @@ async fn objects_without_labels_are_labelled_if_they_name_this_node() {
     api.apply(CONFLICTS, "10.0.0.1", &spec("10.0.0.1", ["b", "a"]));
     api.apply(CONFLICTS, "10.0.0.2", &spec("10.0.0.2", ["b", "c"]));
     api.apply(CONFLICTS, "10.0.0.3-00000007", &within);
-    let (mut watch, mut received) = watching(&api);
-    follow(&mut watch, &api).await;
-    let seen = names(&mut received);
+    let seen = names(&mut watching(&api)).await;
     assert_eq!(
         seen,
         ["ListBegan", "10.0.0.1", "10.0.0.3-00000007", "Listed"]
@@ -202,7 +177,7 @@ async fn objects_without_labels_are_labelled_if_they_name_this_node() {
 
 #[test]
 fn only_conflicts_that_name_this_node_are_passed_on() {
-    let (watch, _received) = watching(&server());
+    let watch = watching(&server());
     let right = spec("10.0.0.1", ["a", "b"]);
     let mut within = spec("10.0.0.1", ["b", "b"]);
     within["scope"] = "node".into();
@@ -213,15 +188,13 @@ fn only_conflicts_that_name_this_node_are_passed_on() {
         object("10.0.0.1", &json!({})),
     ];
     for object in skipped {
-        assert!(watch.reader().apply(Event::Apply(object.clone())).is_none());
-        assert!(watch.reader().apply(Event::Delete(object)).is_none());
+        assert!(watch.reader.apply(Event::Apply(object.clone())).is_none());
+        assert!(watch.reader.apply(Event::Delete(object)).is_none());
     }
-    let changed = watch
-        .reader()
-        .apply(Event::Apply(object("10.0.0.1", &right)));
+    let changed = watch.reader.apply(Event::Apply(object("10.0.0.1", &right)));
     assert!(matches!(changed, Some(WatchUpdate::Changed(_))));
     let deleted = watch
-        .reader()
+        .reader
         .apply(Event::Delete(object("10.0.0.1", &right)));
     assert!(matches!(deleted, Some(WatchUpdate::Deleted(_))));
 }
@@ -229,65 +202,79 @@ fn only_conflicts_that_name_this_node_are_passed_on() {
 #[tokio::test(start_paused = true)]
 async fn owners_of_a_watched_conflict_own_what_is_written_later() {
     let api = server();
-    let (watch, _received) = watching(&api);
+    let watch = watching(&api);
     let right = spec("10.0.0.1", ["b", "a"]);
     let mut watched = object("10.0.0.1", &right);
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "b", "uid": "uid-of-b"}]);
     watched.metadata.owner_references = serde_json::from_value(owner).unwrap();
-    watch.reader().apply(Event::Apply(watched));
+    watch.reader.apply(Event::Apply(watched));
     let conflict = serde_json::from_value(right).unwrap();
     let request = Request::CreateConflict(conflict);
-    watch.registry.execute("10.0.0.1", &request).await;
+    watch.reader.registry.execute("10.0.0.1", &request).await;
     let written = api.object(CONFLICTS, "10.0.0.1").unwrap();
     assert_eq!(written["metadata"]["ownerReferences"][0]["uid"], "uid-of-b");
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_that_fails_is_tried_again_with_another_client() {
-    let api = server();
-    let (mut watch, mut received) = watching(&api);
-    assert!(!follow(&mut watch, &api).await);
-    assert_eq!(names(&mut received), ["ListBegan", "Listed"]);
-    for code in [401, 500] {
-        let failure = Failure {
+async fn list_that_fails_is_tried_again() {
+    for (code, seen) in [
+        (401, vec!["Failed", "ListBegan", "Listed"]),
+        (500, vec!["Failed", "ListBegan", "Listed"]),
+        // It has expired, which is no error.
+        (410, vec!["ListBegan", "Listed"]),
+    ] {
+        let api = server();
+        api.fail_next(Failure {
             code: Some(code),
             retry_after: None,
             takes_effect: false,
-        };
-        api.fail_next(failure);
-        // A list that fails is tried again with another client, whatever the reason is.
-        assert!(follow(&mut watch, &api).await, "{code}");
-        let failed = received.recv().await;
-        assert!(
-            matches!(failed, Some(WatchUpdate::Failed(Way::Watch, _))),
-            "{failed:?}"
-        );
+        });
+        assert_eq!(names(&mut watching(&api)).await, seen, "{code}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn expired_list_is_no_error() {
+async fn lists_that_keep_failing_are_tried_less_and_less_often() {
     let api = server();
-    let (mut watch, mut received) = watching(&api);
-    api.fail_next(Failure {
-        code: Some(410),
-        retry_after: None,
-        takes_effect: false,
-    });
-    assert!(follow(&mut watch, &api).await, "it lists again");
-    assert!(!follow(&mut watch, &api).await);
-    assert_eq!(names(&mut received), ["ListBegan", "Listed"]);
+    api.set_down(true);
+    let kube = KubeClient::simulated(&api);
+    let registry = Arc::new(Registry::new(kube.clone(), "a".to_owned()));
+    let (updates, received) = mpsc::channel(1_000);
+    let node = "a".to_owned();
+    tokio::spawn(watch_own_node(
+        kube.clone(),
+        Arc::clone(&registry),
+        node.clone(),
+        updates.clone(),
+    ));
+    tokio::spawn(watch_conflicts(kube, registry, node, updates));
+    sleep(10 * MINUTE).await;
+    let attempts = api.requests().len();
+    assert!((40..=100).contains(&attempts), "{attempts}");
+    drop(received);
 }
 
 #[tokio::test(start_paused = true)]
-async fn delay_begins_anew_once_the_watch_works() {
+async fn conflicts_that_are_not_installed_are_looked_for_every_three_minutes() {
+    let api = SimulatedApi::default();
+    let mut watch = watching(&api);
+    assert_eq!(names(&mut watch).await, ["Failed"]);
+    api.install(CONFLICTS);
+    let mut seen = names(&mut watch).await;
+    seen.extend(names(&mut watch).await);
+    assert_eq!(seen, ["ListBegan", "Listed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_is_resumed_works_again() {
     let api = server();
-    let (mut watch, _received) = watching(&api);
-    for _ in 0..20 {
-        watch.watch.delay.advance();
-    }
-    follow(&mut watch, &api).await;
-    assert_eq!(watch.watch.delay.current(), FIRST_DELAY);
+    let mut watch = watching(&api);
+    assert_eq!(names(&mut watch).await, ["ListBegan", "Listed"]);
+    api.set_down(true);
+    let failed = names(&mut watch).await;
+    assert!(failed.len() >= 5 && failed.iter().all(|what| what == "Failed"));
+    api.set_down(false);
+    assert_eq!(names(&mut watch).await, ["Works(Watch)"]);
 }
 
 /// What the watch of the own Node reports.

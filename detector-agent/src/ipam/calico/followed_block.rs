@@ -1,30 +1,21 @@
 //! One block of Calico and the watch on its name.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ::kube::{
     api::DynamicObject,
     runtime::watcher::{self, Event},
 };
 use detector_engine::Timestamp;
-use futures_util::StreamExt as _;
 use ipnet::IpNet;
 use serde_json::Value;
-use tokio::{
-    sync::mpsc,
-    task::AbortHandle,
-    time::{Instant, sleep},
-};
+use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
 use super::{block_name, blocks_api, read_budget::ReadBudget, spec};
-use crate::{
-    kube_client::{KubeClient, status_code, watch_config},
-    process::timer::DoublingDelay,
+use crate::kube_client::{
+    KubeClient, MAX_BODY,
+    watch::{KubeUpdate, Watch},
 };
-
-/// Delays after errors.
-pub(super) const RETRY: DoublingDelay =
-    DoublingDelay::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// A block with the task that watches it.
 pub(super) struct FollowedBlock {
@@ -49,8 +40,6 @@ impl Drop for FollowedBlock {
 /// The errors of a watch.
 pub(super) struct Failing {
     pub(super) since: Instant,
-    /// It counts as working from then on.
-    pub(super) until: Instant,
     pub(super) why: String,
 }
 
@@ -65,10 +54,9 @@ pub(super) enum ChangeKind {
     Listed(Option<Box<DynamicObject>>),
     Changed(Box<DynamicObject>),
     Deleted(Box<DynamicObject>),
-    Failed {
-        why: String,
-        delay: Duration,
-    },
+    /// The watch works again.
+    Works,
+    Failed(String),
 }
 
 impl FollowedBlock {
@@ -92,57 +80,28 @@ pub(super) async fn follow(
     kube: KubeClient,
     changes: mpsc::UnboundedSender<BlockChange>,
 ) {
-    let mut random = fastrand::Rng::new();
-    let mut delays = RETRY;
     let fields = format!("metadata.name={}", block_name(&range));
-    let send = |kind| changes.send(BlockChange { range, kind }).is_ok();
+    let config = watcher::Config::default().fields(&fields);
+    let mut watch = Watch::new(kube, MAX_BODY, blocks_api, config);
+    let mut listed = None;
     loop {
-        let client = match kube.connect().await {
-            Ok((client, _)) => client,
-            Err(why) => {
-                let (why, delay) = (why.to_string(), delays.advance_with_jitter(&mut random));
-                if !send(ChangeKind::Failed { why, delay }) {
-                    return;
-                }
-                sleep(delay).await;
+        let kind = match watch.next().await {
+            KubeUpdate::Event(Event::Init) => {
+                listed = None;
                 continue;
             }
-        };
-        let config = watch_config(&fields, &mut random);
-        let mut stream = pin!(watcher::watcher(blocks_api(client), config));
-        let mut listed = None;
-        // After a 401 the new client reads a rotated token.
-        let mut is_authorized = true;
-        while is_authorized && let Some(event) = stream.next().await {
-            let change = match event {
-                Ok(Event::Init) => {
-                    listed = None;
-                    continue;
-                }
-                Ok(Event::InitApply(block)) => {
-                    listed = Some(Box::new(block));
-                    continue;
-                }
-                Ok(Event::InitDone) => ChangeKind::Listed(listed.take()),
-                Ok(Event::Apply(block)) => ChangeKind::Changed(Box::new(block)),
-                Ok(Event::Delete(block)) => ChangeKind::Deleted(Box::new(block)),
-                Err(error) => {
-                    let code = status_code(&error);
-                    is_authorized = code != Some(401);
-                    let delay = delays.advance_with_jitter(&mut random);
-                    // 410 Gone is part of the protocol: the watcher lists again.
-                    let why = error.to_string();
-                    if code != Some(410) && !send(ChangeKind::Failed { why, delay }) {
-                        return;
-                    }
-                    sleep(delay).await;
-                    continue;
-                }
-            };
-            delays.reset();
-            if !send(change) {
-                return;
+            KubeUpdate::Event(Event::InitApply(block)) => {
+                listed = Some(Box::new(block));
+                continue;
             }
+            KubeUpdate::Event(Event::InitDone) => ChangeKind::Listed(listed.take()),
+            KubeUpdate::Event(Event::Apply(block)) => ChangeKind::Changed(Box::new(block)),
+            KubeUpdate::Event(Event::Delete(block)) => ChangeKind::Deleted(Box::new(block)),
+            KubeUpdate::Works => ChangeKind::Works,
+            KubeUpdate::Failed(why) => ChangeKind::Failed(why.to_string()),
+        };
+        if changes.send(BlockChange { range, kind }).is_err() {
+            return;
         }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::process::token_bucket::TokenBucket;
+
 /// Reads at once.
 const BURST: u32 = 5;
 /// Time after which one more is allowed.
@@ -14,44 +16,30 @@ const MIN_GAP: Duration = Duration::from_secs(1);
 /// The reads of one block.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
-    left: u32,
-    refilled_at: Instant,
+    bucket: TokenBucket<Instant>,
     next: Instant,
 }
 
 impl ReadBudget {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) const fn new(now: Instant) -> Self {
         Self {
-            left: BURST,
-            refilled_at: now,
+            bucket: TokenBucket::new(BURST, REFILL, now),
             next: now,
         }
     }
 
     /// When the next read is allowed.
     pub(super) fn next(&self) -> Instant {
-        if self.left == 0 {
-            self.next.max(self.refilled_at + REFILL)
-        } else {
-            self.next
-        }
+        self.next.max(self.bucket.next_at())
     }
 
     /// Whether to read now; if so, the read counts as begun.
     pub(super) fn try_begin(&mut self, now: Instant) -> bool {
-        while self.left < BURST && self.refilled_at + REFILL <= now {
-            self.left += 1;
-            self.refilled_at += REFILL;
+        let may_begin = self.next <= now && self.bucket.try_take(now);
+        if may_begin {
+            self.next = now + MIN_GAP;
         }
-        if self.left == BURST {
-            self.refilled_at = now;
-        }
-        if self.left == 0 || now < self.next {
-            return false;
-        }
-        self.left -= 1;
-        self.next = now + MIN_GAP;
-        true
+        may_begin
     }
 }
 

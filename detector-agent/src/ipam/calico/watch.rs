@@ -18,14 +18,17 @@ use tokio::{
 
 use super::{
     PLACE, block_name, blocks_api,
-    followed_block::{BlockChange, ChangeKind, Failing, FollowedBlock, RETRY, follow, version},
+    followed_block::{BlockChange, ChangeKind, Failing, FollowedBlock, follow, version},
     ip_pools::IpPools,
     read_budget::ReadBudget,
     view::{BlocksView, ViewedBlock},
 };
 use crate::{
     kube_client::KubeClient,
-    process::{clock, timer::DoublingDelay},
+    process::{
+        clock,
+        timer::{DoublingDelay, RetryPolicy},
+    },
 };
 
 /// Time between two looks at the node's routes, which cost the API nothing.
@@ -44,8 +47,11 @@ const MAX_IN_DOUBT: usize = 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// A server that is away for less than this changes nothing: Calico cannot change its blocks either.
 const OUTAGE: Duration = Duration::from_secs(60);
-/// A watch counts as working again after this long without another error.
-const RECOVERY: Duration = Duration::from_secs(2);
+/// Delays after errors.
+const DELAYS: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(30),
+};
 
 /// The task that follows the blocks.
 pub(super) struct BlockWatch<R, P> {
@@ -86,7 +92,7 @@ where
             omitted: BTreeSet::new(),
             in_doubt: BTreeSet::new(),
             problem: None,
-            delay: RETRY,
+            delay: DoublingDelay::new(DELAYS),
             retry_at: Instant::now(),
             changes,
             changed,
@@ -109,7 +115,6 @@ where
                 };
             }
             has_changed |= self.confirm().await;
-            has_changed |= self.forget_recovered();
             if has_changed {
                 (self.publish)(self.view());
             }
@@ -303,10 +308,10 @@ where
         };
         let now = Instant::now();
         match change.kind {
-            ChangeKind::Failed { why, delay } => {
+            ChangeKind::Works => block.failing = None,
+            ChangeKind::Failed(why) => {
                 let since = block.failing.as_ref().map_or(now, |failing| failing.since);
-                let until = now + delay + RECOVERY;
-                block.failing = Some(Failing { since, until, why });
+                block.failing = Some(Failing { since, why });
             }
             ChangeKind::Listed(found) => {
                 block.failing = None;
@@ -334,19 +339,6 @@ where
         true
     }
 
-    /// Whether something works again.
-    fn forget_recovered(&mut self) -> bool {
-        let now = Instant::now();
-        let mut has_recovered = false;
-        for block in self.blocks.values_mut() {
-            if block.failing.as_ref().is_some_and(|f| f.until <= now) {
-                block.failing = None;
-                has_recovered = true;
-            }
-        }
-        has_recovered
-    }
-
     fn next_due(&self, recheck: Instant) -> Instant {
         let now = Instant::now();
         let in_doubt = self.in_doubt.iter().map(|address| {
@@ -355,22 +347,9 @@ where
             block.map_or(now, |block| block.budget.next())
         });
         let in_doubt = in_doubt.min().map(|due| due.max(self.retry_at));
-        let failing = self.blocks.values().filter_map(|block| {
-            let failing = block.failing.as_ref()?;
-            let outage = failing.since + OUTAGE;
-            Some(if outage > now {
-                outage.min(failing.until)
-            } else {
-                failing.until
-            })
-        });
-        let due = in_doubt
-            .filter(|_| self.pools.is_some())
-            .into_iter()
-            .chain(failing)
-            .min();
+        let in_doubt = in_doubt.filter(|_| self.pools.is_some());
         let recheck = recheck.max(self.retry_at);
-        recheck.min(due.unwrap_or(recheck))
+        recheck.min(in_doubt.unwrap_or(recheck))
     }
 
     fn view(&self) -> BlocksView {

@@ -7,36 +7,21 @@ use std::{
     sync::Arc,
 };
 
+use detector_cri::{
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxStatusRequest,
+    PodSandboxStatusResponse, RuntimeService, VersionRequest, VersionResponse,
+};
 use detector_event::error_chain;
-use http::uri::PathAndQuery;
-use hyper_util::rt::TokioIo;
-use tokio::{
-    net::UnixStream,
-    time::{Instant, timeout_at},
-};
-use tonic::{
-    Code, Request, Status,
-    client::Grpc,
-    transport::{Channel, Endpoint},
-};
-use tonic_prost::ProstCodec;
-use tower::service_fn;
+use tokio::time::{Instant, timeout_at};
+use tonic::{Code, Status};
 
-use super::proto::{
-    LIST_POD_SANDBOX, ListPodSandboxRequest, ListPodSandboxResponse, POD_SANDBOX_STATUS,
-    PodSandbox, PodSandboxStatusRequest, PodSandboxStatusResponse, VERSION, VersionRequest,
-    VersionResponse,
-};
 use crate::pods::source::SourceError;
-
-/// Longest response in bytes: a list takes some 600 per pod, a verbose status some 20,000.
-const MAX_RESPONSE: usize = 16 << 20;
 
 /// A connection; clones share it, for concurrent calls.
 #[derive(Clone, Debug)]
 pub(super) struct CriClient {
     path: Arc<Path>,
-    channel: Channel,
+    service: RuntimeService,
 }
 
 impl CriClient {
@@ -46,23 +31,15 @@ impl CriClient {
         deadline: Instant,
     ) -> Result<(Self, String), SourceError> {
         let path: Arc<Path> = path.into();
-        let socket = Arc::clone(&path);
-        let connector = service_fn(move |_| {
-            let socket = Arc::clone(&socket);
-            async move { UnixStream::connect(&socket).await.map(TokioIo::new) }
-        });
-        // The URL only fills the authority header; the connector ignores it.
-        let endpoint = Endpoint::from_static("http://localhost");
-        let connecting = endpoint.connect_with_connector(connector);
-        let channel = timeout_at(deadline, connecting)
+        let service = timeout_at(deadline, RuntimeService::connect(&path))
             .await
             .map_err(|_| no_answer(&path))?
             .map_err(|error| transport_error(&path, &error))?;
-        let client = Self { path, channel };
+        let client = Self { path, service };
         let request = VersionRequest {
             version: "v1".to_owned(),
         };
-        let version: VersionResponse = client.call(VERSION, request, deadline).await?;
+        let version: VersionResponse = client.call("Version", request, deadline).await?;
         let runtime = format!("{} {}", version.runtime_name, version.runtime_version);
         Ok((client, runtime))
     }
@@ -77,7 +54,7 @@ impl CriClient {
         deadline: Instant,
     ) -> Result<Vec<PodSandbox>, SourceError> {
         let response: ListPodSandboxResponse = self
-            .call(LIST_POD_SANDBOX, ListPodSandboxRequest {}, deadline)
+            .call("ListPodSandbox", ListPodSandboxRequest {}, deadline)
             .await?;
         Ok(response.items)
     }
@@ -92,7 +69,7 @@ impl CriClient {
             pod_sandbox_id: id,
             verbose: true,
         };
-        self.call(POD_SANDBOX_STATUS, request, deadline).await
+        self.call("PodSandboxStatus", request, deadline).await
     }
 
     async fn call<Q, R>(
@@ -105,23 +82,10 @@ impl CriClient {
         Q: prost::Message + 'static,
         R: prost::Message + Default + 'static,
     {
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE);
-        let exchange = async {
-            grpc.ready()
-                .await
-                .map_err(|error| transport_error(&self.path, &error))?;
-            grpc.unary(
-                Request::new(request),
-                PathAndQuery::from_static(method),
-                ProstCodec::<Q, R>::default(),
-            )
+        timeout_at(deadline, self.service.call(method, request))
             .await
+            .map_err(|_| no_answer(&self.path))?
             .map_err(|status| status_error(&self.path, &status))
-        };
-        let response = timeout_at(deadline, exchange)
-            .await
-            .map_err(|_| no_answer(&self.path))??;
-        Ok(response.into_inner())
     }
 }
 

@@ -10,7 +10,6 @@
 
 mod client;
 mod listing;
-pub(super) mod proto;
 pub(super) mod sandbox;
 
 use std::{
@@ -18,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use detector_cri::{PodSandbox, PodSandboxState};
 use detector_event::WallTime;
 use detector_event::counted;
 use detector_event::{Pod, Via};
@@ -31,7 +31,6 @@ use super::{
 };
 use client::CriClient;
 pub(crate) use listing::{ListedSandboxes, SandboxList};
-use proto::{PodSandbox, PodSandboxState};
 use sandbox::SandboxNetwork;
 
 /// Well-known sockets: containerd, containerd of k3s, CRI-O, Docker through cri-dockerd.

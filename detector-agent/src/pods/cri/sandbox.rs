@@ -6,7 +6,7 @@ use std::{collections::HashMap, net::IpAddr, path::PathBuf};
 use detector_event::MAX_PRIMARY_ADDRESSES;
 use serde::Deserialize;
 
-use super::proto::{PodSandboxNetworkStatus, PodSandboxStatusResponse};
+use detector_cri::{PodSandboxNetworkStatus, PodSandboxStatusResponse};
 
 /// Most devices of one sandbox.
 const MAX_DEVICES: usize = 64;
@@ -121,7 +121,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::pods::cri::proto::{PodIp, PodSandboxStatus};
+    use detector_cri::{PodIp, PodSandboxStatus};
 
     #[test]
     fn containerd_status_has_namespace_process_and_device() {

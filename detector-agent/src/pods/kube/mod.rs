@@ -46,15 +46,6 @@ impl KubePods {
         }
     }
 
-    async fn connect(&self) -> Result<(::kube::Client, String), SourceError> {
-        self.client.connect().await.map_err(|error| match error {
-            KubeClientError::NoConfig(_) | KubeClientError::ServiceAccount(_) => {
-                SourceError::Missing(error.to_string())
-            }
-            KubeClientError::Setup { server, source } => source_error(&server, &source),
-        })
-    }
-
     /// Field selector for the pods of this node.
     fn selector(&self) -> String {
         format!("spec.nodeName={}", self.node)
@@ -70,7 +61,8 @@ impl PodSource for KubePods {
     }
 
     async fn snapshot(&mut self, deadline: Instant) -> Result<SourceSnapshot, SourceError> {
-        let (client, server) = self.connect().await?;
+        let connected = self.client.connect().await;
+        let (client, server) = connected.map_err(|error| connect_error(&error))?;
         let api: Api<ApiPod> = Api::all(client);
         // From the watch cache, which has no pages and costs etcd nothing.
         let all = ListParams::default().match_any().fields(&self.selector());
@@ -87,6 +79,15 @@ impl PodSource for KubePods {
             records,
             warning: String::new(),
         })
+    }
+}
+
+fn connect_error(error: &KubeClientError) -> SourceError {
+    match error {
+        KubeClientError::NoConfig(_) | KubeClientError::ServiceAccount(_) => {
+            SourceError::Missing(error.to_string())
+        }
+        KubeClientError::Setup { server, source } => source_error(server, source),
     }
 }
 

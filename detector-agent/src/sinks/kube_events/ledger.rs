@@ -1,22 +1,21 @@
-//! Which Kubernetes Events exist about what is active, and what has to be posted next. Pure.
+//! Which objects have Kubernetes Events about what is active, and what has to be posted next. Pure.
 //!
-//! An Event waits up to [`PATIENCE`] for the pods that it should name. One that was posted without a name is corrected
-//! when the name is known. Everything is bounded; beyond a bound the oldest is forgotten, so that at worst it has no
-//! end or is not corrected.
+//! An Event waits up to [`PATIENCE`] for the pods that it should name, and is posted once. Everything is bounded; beyond a bound
+//! the oldest is forgotten, so that at worst it has no end.
 
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
 };
 
-use detector_event::{AnyEvent, Change, SubjectId};
+use detector_event::{AnyEvent, Change, ChangedField, SubjectId};
 use tokio::time::Instant;
 
 use super::notices::{Notice, Notices};
 
 /// How long an Event waits for names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same if an earlier agent reported the subject: the pods are only being looked up, and have Events already.
+/// How long pods that become known count as those about which an earlier agent posted Events: after a start they are only being looked up.
 const PATIENCE_AFTER_START: Duration = Duration::from_secs(30);
 /// The most conflicts and anomalies with Events.
 const SUBJECTS: usize = 4096;
@@ -24,19 +23,12 @@ const SUBJECTS: usize = 4096;
 const WAITING: usize = 512;
 /// The most objects with an Event about one subject.
 const OBJECTS: usize = 256;
-/// A repetition within this time is counted in the existing Event, as in client-go.
-const SERIES: Duration = Duration::from_secs(360);
-/// The most Events that may be repeated.
-const RECENT: usize = 4096;
 
 /// What to post.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) subject: SubjectId,
     pub(super) notice: Notice,
-    /// The Event's name.
-    pub(super) name: String,
-    pub(super) kind: RequestKind,
 }
 
 /// A subject, and the object of an Event about it.
@@ -49,173 +41,125 @@ impl Request {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestKind {
-    /// A new Event.
-    Create,
-    /// An existing one observed once more, this many times in all.
-    Repeat(i32),
-    /// An existing one with a better message.
-    Correct,
-}
-
 /// The Events about what is active.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    subjects: HashMap<SubjectId, Subject>,
+    /// Whether an object has an Event about the subject, by object.
+    subjects: HashMap<SubjectId, HashMap<String, bool>>,
     /// The subjects, oldest first.
     order: VecDeque<SubjectId>,
     /// What waits for names, oldest first.
     waiting: VecDeque<Waiting>,
-    recent: RecentEvents,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    subject: SubjectId,
     until: Instant,
     event: AnyEvent,
-}
-
-/// The Events about one subject, by object.
-#[derive(Debug, Default)]
-struct Subject {
-    posted: HashMap<String, Posted>,
-}
-
-#[derive(Debug)]
-struct Posted {
-    /// `None` if it was held back by the rate limit.
-    name: Option<String>,
-    unknown: usize,
+    /// An earlier agent posted the Events.
+    is_restored: bool,
 }
 
 impl Ledger {
     /// What to post at once because of this event.
     pub(super) fn apply(&mut self, event: &AnyEvent, now: Instant) -> Vec<Request> {
         let id = event.subject_id();
-        let waited = self.waiting.iter().position(|w| w.subject == id);
-        let waiting = waited.and_then(|position| self.waiting.remove(position));
+        let waited = self
+            .waiting
+            .iter()
+            .position(|waiting| waiting.event.subject_id() == id);
+        let waited = waited.and_then(|position| self.waiting.remove(position));
         if event.change() == Change::Resolved {
-            return self.resolve(event, waiting, now);
+            return self.resolve(event, waited);
         }
         if is_swept(event) {
             // The pod that sweeps has an Event about all of them.
             return Vec::new();
         }
-        let notices = Notices::of(event);
-        let until = match waiting {
-            Some(waiting) => waiting.until,
-            None if self.subjects.contains_key(&id) => now,
-            None if event.change() == Change::Raised => now + PATIENCE,
-            None => now + PATIENCE_AFTER_START,
+        let (until, is_restored) = match waited {
+            Some(waited) => (waited.until, waited.is_restored),
+            None if self.subjects.contains_key(&id) => (now, false),
+            None if begins(event) => (now + PATIENCE, false),
+            None => (now + PATIENCE_AFTER_START, true),
         };
-        if !notices.is_incomplete || until <= now {
-            return self.requests(id, notices, now);
-        }
-        self.waiting.push_back(Waiting {
-            subject: id,
+        let waiting = Waiting {
             until,
             event: event.clone(),
-        });
-        if self.waiting.len() > WAITING
-            && let Some(oldest) = self.waiting.pop_front()
-        {
-            return self.requests(oldest.subject, Notices::of(&oldest.event), now);
+            is_restored,
+        };
+        if until <= now || !Notices::of(event).is_incomplete {
+            return self.requests(&waiting);
         }
-        Vec::new()
+        self.waiting.push_back(waiting);
+        let oldest = (self.waiting.len() > WAITING).then(|| self.waiting.pop_front());
+        oldest
+            .flatten()
+            .map(|oldest| self.requests(&oldest))
+            .unwrap_or_default()
     }
 
     /// When [`Ledger::take_due`] has something.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.waiting.iter().map(|w| w.until).min()
+        self.waiting.iter().map(|waiting| waiting.until).min()
     }
 
     /// What to post because it has waited long enough.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Request> {
         let (due, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition::<VecDeque<_>, _>(|w| w.until <= now);
+            .partition::<VecDeque<_>, _>(|waiting| waiting.until <= now);
         self.waiting = waiting;
-        due.into_iter()
-            .flat_map(|due| self.requests(due.subject, Notices::of(&due.event), now))
-            .collect()
+        due.iter().flat_map(|due| self.requests(due)).collect()
     }
 
-    /// Records that a request was granted: the Event exists under the request's name, or will.
-    pub(super) fn posted(&mut self, request: &Request, now: Instant) {
-        self.record(request, Some(request.name.clone()));
-        self.recent.record(request, now);
-    }
-
-    /// Records that an Event is held back; what follows from it is held back as well.
-    pub(super) fn held_back(&mut self, request: &Request) {
-        if request.kind != RequestKind::Correct {
-            self.record(request, None);
+    /// Records that an Event is not posted; it has no end either.
+    pub(super) fn held_back(&mut self, (subject, object): &Key) {
+        let objects = self.subjects.get_mut(subject);
+        if let Some(has_event) = objects.and_then(|objects| objects.get_mut(object)) {
+            *has_event = false;
         }
     }
 
-    fn record(&mut self, request: &Request, name: Option<String>) {
-        if let Some(subject) = self.subjects.get_mut(&request.subject) {
-            let unknown = request.notice.unknown;
-            let posted = Posted { name, unknown };
-            subject.posted.insert(request.notice.object(), posted);
-        }
-    }
-
-    /// The new Events of an active subject, and those that can be corrected.
-    fn requests(&mut self, id: SubjectId, notices: Notices, now: Instant) -> Vec<Request> {
-        self.remember(id);
-        let mut requests = Vec::new();
-        let Some(Subject { posted: known }) = self.subjects.get(&id) else {
-            return requests;
-        };
+    /// The new Events of an active subject.
+    fn requests(&mut self, waiting: &Waiting) -> Vec<Request> {
+        let subject = waiting.event.subject_id();
+        let notices = Notices::of(&waiting.event);
         let has_pods = !notices.on_pods.is_empty();
+        let objects = self.remember(subject);
+        let mut requests = Vec::new();
         for notice in notices.on_pods.into_iter().chain([notices.on_node]) {
-            match known.get(&notice.object()) {
-                Some(Posted {
-                    name: Some(name),
-                    unknown,
-                }) if notice.unknown < *unknown => requests.push(Request {
-                    subject: id,
-                    name: name.clone(),
-                    notice,
-                    kind: RequestKind::Correct,
-                }),
-                Some(_) => {}
-                None if notice.is_on_node() && has_pods => {}
-                None if known.len() + requests.len() >= OBJECTS => {}
-                None => requests.push(self.new_event(id, notice, now)),
+            let object = notice.object();
+            let is_replaced = notice.is_on_node() && has_pods;
+            if is_replaced || objects.len() >= OBJECTS || objects.contains_key(&object) {
+                continue;
+            }
+            objects.insert(object, true);
+            if !waiting.is_restored {
+                requests.push(Request { subject, notice });
             }
         }
         requests
     }
 
     /// The last Events about a subject: on each object that has one.
-    fn resolve(
-        &mut self,
-        event: &AnyEvent,
-        waiting: Option<Waiting>,
-        now: Instant,
-    ) -> Vec<Request> {
-        let id = event.subject_id();
-        let mut requests = match waiting {
-            Some(waiting) => self.requests(id, Notices::of(&waiting.event), now),
-            None => Vec::new(),
-        };
-        let subject = self.subjects.remove(&id).unwrap_or_default();
-        self.order.retain(|subject| *subject != id);
-        let notices = Notices::of(event);
-        for notice in notices.on_pods.into_iter().chain([notices.on_node]) {
-            let object = notice.object();
-            let is_posted = match subject.posted.get(&object) {
-                Some(posted) => posted.name.is_some(),
-                None => requests.iter().any(|r| r.notice.object() == object),
-            };
-            if is_posted {
-                requests.push(self.new_event(id, notice, now));
+    fn resolve(&mut self, event: &AnyEvent, waited: Option<Waiting>) -> Vec<Request> {
+        let waited = waited.map(|mut waited| {
+            if waited.is_restored {
+                // It may name more of the pods that have Events.
+                waited.event = event.clone();
             }
-        }
+            self.requests(&waited)
+        });
+        let mut requests = waited.unwrap_or_default();
+        let subject = event.subject_id();
+        let objects = self.subjects.remove(&subject).unwrap_or_default();
+        self.order.retain(|other| *other != subject);
+        let notices = Notices::of(event);
+        let ends = notices.on_pods.into_iter().chain([notices.on_node]);
+        requests.extend(
+            ends.filter(|notice| objects.get(&notice.object()) == Some(&true))
+                .map(|notice| Request { subject, notice }),
+        );
         requests
     }
 
@@ -224,90 +168,26 @@ impl Ledger {
         self.subjects.len().max(self.order.len())
     }
 
-    fn remember(&mut self, id: SubjectId) {
-        if self.subjects.contains_key(&id) {
-            return;
+    /// The objects with Events about a subject.
+    fn remember(&mut self, subject: SubjectId) -> &mut HashMap<String, bool> {
+        if !self.subjects.contains_key(&subject) {
+            self.order.push_back(subject);
+            if self.order.len() > SUBJECTS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.subjects.remove(&oldest);
+            }
         }
-        self.order.push_back(id);
-        if self.order.len() > SUBJECTS
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.subjects.remove(&oldest);
-        }
-        self.subjects.insert(id, Subject::default());
+        self.subjects.entry(subject).or_default()
     }
+}
 
-    /// An Event that exists under another name if this repeats it.
-    fn new_event(&self, id: SubjectId, notice: Notice, now: Instant) -> Request {
-        let (name, kind) = match self.recent.find(&notice, now) {
-            Some((name, count)) => (name, RequestKind::Repeat(count)),
-            None => (notice.name(id), RequestKind::Create),
-        };
-        Request {
-            subject: id,
-            notice,
-            name,
-            kind,
-        }
-    }
+/// Whether nobody can have posted an Event about it: it was raised, or is no longer part of a sweep.
+fn begins(event: &AnyEvent) -> bool {
+    let left_sweep = matches!(event, AnyEvent::Conflict(event) if event.data.changed.contains(&ChangedField::Sweep));
+    left_sweep || event.change() == Change::Raised
 }
 
 fn is_swept(event: &AnyEvent) -> bool {
     matches!(event, AnyEvent::Conflict(event) if event.data.sweep.is_some())
-}
-
-/// Events that a repetition is counted in.
-#[derive(Debug, Default)]
-struct RecentEvents {
-    by_key: HashMap<[String; 3], Recent>,
-}
-
-#[derive(Debug)]
-struct Recent {
-    name: String,
-    count: i32,
-    at: Instant,
-}
-
-impl RecentEvents {
-    /// The name of the Event that this would repeat, and how many times it will have been observed.
-    fn find(&self, notice: &Notice, now: Instant) -> Option<(String, i32)> {
-        let recent = self.by_key.get(&Self::key(notice))?;
-        (now < recent.at + SERIES).then(|| (recent.name.clone(), recent.count.saturating_add(1)))
-    }
-
-    fn record(&mut self, request: &Request, now: Instant) {
-        let key = Self::key(&request.notice);
-        let count = match request.kind {
-            RequestKind::Create => 1,
-            RequestKind::Repeat(count) => count,
-            RequestKind::Correct => return,
-        };
-        if self.by_key.len() >= RECENT && !self.by_key.contains_key(&key) {
-            self.by_key.retain(|_, recent| now < recent.at + SERIES);
-            if self.by_key.len() >= RECENT
-                && let Some(oldest) = self.by_key.iter().min_by_key(|(_, r)| r.at)
-            {
-                let oldest = oldest.0.clone();
-                self.by_key.remove(&oldest);
-            }
-        }
-        let name = request.name.clone();
-        self.by_key.insert(
-            key,
-            Recent {
-                name,
-                count,
-                at: now,
-            },
-        );
-    }
-
-    fn key(notice: &Notice) -> [String; 3] {
-        [
-            notice.object(),
-            notice.reason.to_owned(),
-            notice.about.clone(),
-        ]
-    }
 }

@@ -1,32 +1,40 @@
 //! Kubernetes Events about conflicts and anomalies, shown by `kubectl describe` and by event exporters.
 //!
 //! A conflict has an Event on each of its pods, an anomaly one on its pod, and what has no known pod has one on the Node;
-//! a second one follows at the end. An Event waits up to two seconds for the names of other pods, and is corrected if
-//! they become known later. A repetition within 6 minutes increments the `count` of the existing Event.
-//! An Event's name follows from what it is about, so after a restart the server refuses to create it again.
+//! a second one follows at the end. An Event waits up to two seconds for the names of other pods. A repetition within 6 minutes is
+//! counted in the existing Event. After a restart nothing is posted about what an earlier agent has reported, except its end.
 //!
 //! Of an address sweep, the pod that sweeps gets an Event, and the other pods of its conflicts get none.
 //!
-//! Invariants: offering an event never waits; the queue, what waits for names or for the server, the remembered Events and the rate
-//! per object are bounded; what is not posted is counted.
+//! Each Event is posted by a task of its own, and again after a delay until the server has answered, for at most [`GIVE_UP_AFTER`]. New
+//! Events and those that failed have different turns, so one that fails, or hangs, is not in the way of others.
+//!
+//! Invariants: offering an event never waits; Events on one object about one subject stay in order; the queue, what waits for names or
+//! for the server, the remembered Events and the rate per object are bounded; what is not posted is counted.
 
 mod ledger;
 mod notices;
-mod pending;
 mod poster;
 mod spam_filter;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 use detector_event::{AnyEvent, counted};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tracing::{info, warn};
 
 use self::{
-    ledger::{Ledger, Request},
-    pending::{Pending, Waiting},
+    ledger::{Key, Ledger, Request},
     poster::EventPoster,
     spam_filter::SpamFilter,
 };
@@ -35,13 +43,26 @@ use crate::{
     kube_client::KubeClient,
     metrics::Metrics,
     process::{clock, log_budget::LogBudget, timer::sleep_until_some},
-    sinks::{EventSink, client::PostFailure},
+    sinks::{EventSink, client::PostFailure, retry::RetryPolicy},
 };
 
 /// The sink's name in metrics.
 const SINK: &str = "kubernetes";
-/// The most events that wait for the server.
+/// The most events that wait to be read by the task, and the most Events that wait for the server.
 const QUEUE: usize = 1024;
+/// How long an Event is tried: as long as a server keeps one.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3600);
+/// The delays between attempts.
+const DELAYS: RetryPolicy = RetryPolicy {
+    first: Duration::from_millis(250),
+    longest: Duration::from_secs(10),
+};
+/// How many Events that were not tried are posted at a time: some may hang.
+const FIRST_TURNS: usize = 16;
+/// The same of those that failed.
+const RETRY_TURNS: usize = 4;
+/// How long one that failed again keeps its turn, which bounds the attempts during an outage.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The sink for Kubernetes Events.
 #[derive(Debug)]
@@ -68,7 +89,11 @@ impl KubeEvents {
             poster: EventPoster::new(kube, instance),
             ledger: Ledger::default(),
             spam_filter: SpamFilter::default(),
-            pending: Pending::default(),
+            lanes: HashMap::new(),
+            attempts: JoinSet::new(),
+            first_turns: Arc::new(Semaphore::new(FIRST_TURNS)),
+            retry_turns: Arc::new(Semaphore::new(RETRY_TURNS)),
+            random: fastrand::Rng::new(),
             is_failing: false,
             log_budget: LogBudget::new(),
             metrics,
@@ -95,11 +120,25 @@ struct Posting {
     poster: EventPoster,
     ledger: Ledger,
     spam_filter: SpamFilter,
-    pending: Pending,
+    /// What waits behind an Event on the same object about the same subject that is being posted.
+    lanes: HashMap<Key, VecDeque<Request>>,
+    /// The attempts to post, one for each lane.
+    attempts: JoinSet<Attempt>,
+    first_turns: Arc<Semaphore>,
+    retry_turns: Arc<Semaphore>,
+    random: fastrand::Rng,
     is_failing: bool,
     log_budget: LogBudget,
     metrics: Arc<Metrics>,
     health: Part,
+}
+
+/// A request, and how the last attempt to post it ended.
+struct Attempt {
+    request: Request,
+    began_at: Instant,
+    failures: u32,
+    result: Result<(), PostFailure>,
 }
 
 impl Posting {
@@ -111,80 +150,135 @@ impl Posting {
                     None => return,
                 },
                 () = sleep_until_some(self.ledger.next_due()) => Vec::new(),
-                () = sleep_until_some(self.pending.next_due(Instant::now())) => Vec::new(),
+                Some(Ok(attempt)) = self.attempts.join_next() => {
+                    self.finish(attempt);
+                    Vec::new()
+                }
             };
             self.accept(requests);
             // A queue that is never empty delays nothing that is due.
             let due = self.ledger.take_due(Instant::now());
             self.accept(due);
-            if let Some(next) = self.pending.take_due(Instant::now()) {
-                self.post(next).await;
-            }
         }
     }
 
-    /// Keeps these until they are posted; the end of something whose beginning is not is left out.
+    /// Posts these; the end of something whose beginning is not posted is left out.
     fn accept(&mut self, requests: Vec<Request>) {
         let mut left_out = Vec::new();
         for request in requests {
-            if left_out.contains(&request.key()) {
+            let key = request.key();
+            if left_out.contains(&key) {
                 continue;
             }
             let rate_key = request.notice.rate_key();
             let outcome = if !self.spam_filter.take_token(&rate_key, Instant::now()) {
                 "limited"
-            } else if !self.pending.push(request.clone()) {
+            } else if self.waiting() >= QUEUE {
                 "dropped"
             } else {
-                self.ledger.posted(&request, Instant::now());
+                match self.lanes.entry(key) {
+                    Entry::Occupied(mut lane) => lane.get_mut().push_back(request),
+                    Entry::Vacant(lane) => {
+                        lane.insert(VecDeque::new());
+                        self.attempt(request, Instant::now(), 0);
+                    }
+                }
                 continue;
             };
             self.count(outcome);
-            self.ledger.held_back(&request);
-            left_out.push(request.key());
+            self.ledger.held_back(&key);
+            left_out.push(key);
         }
     }
 
-    async fn post(&mut self, next: Waiting) {
-        match self.poster.post(&next.request).await {
+    /// How many Events wait for the server.
+    fn waiting(&self) -> usize {
+        self.lanes.values().map(|behind| behind.len() + 1).sum()
+    }
+
+    fn attempt(&mut self, request: Request, began_at: Instant, failures: u32) {
+        let poster = self.poster.clone();
+        let is_retry = failures > 0;
+        let turns = if is_retry {
+            Arc::clone(&self.retry_turns)
+        } else {
+            Arc::clone(&self.first_turns)
+        };
+        let delay = is_retry.then(|| DELAYS.wait(failures, &mut self.random));
+        self.attempts.spawn(async move {
+            sleep(delay.unwrap_or_default()).await;
+            // It is never closed.
+            let _turn = turns.acquire().await;
+            let result = poster.post(&request.notice).await;
+            if is_retry && matches!(result, Err(PostFailure::Failed(_))) {
+                sleep(PAUSE).await;
+            }
+            Attempt {
+                request,
+                began_at,
+                failures,
+                result,
+            }
+        });
+    }
+
+    fn finish(&mut self, attempt: Attempt) {
+        let Attempt {
+            request,
+            began_at,
+            failures,
+            result,
+        } = attempt;
+        match result {
             Ok(()) => {
-                self.pending.answered();
                 self.count("delivered");
                 self.health.works("posts events on pods and the node");
                 if std::mem::take(&mut self.is_failing) {
                     info!("Kubernetes events are posted again");
                 }
+                self.post_next(&request.key());
             }
             Err(PostFailure::Rejected(why)) => {
-                self.pending.answered();
                 self.count("rejected");
-                self.give_up(&next.request, &why);
+                self.give_up(&request, &why);
             }
             Err(PostFailure::Failed(why)) => {
                 self.count("failed");
-                if !std::mem::replace(&mut self.is_failing, true) {
+                if !self.is_failing && self.log_budget.take(clock::now()) {
+                    self.is_failing = true;
                     warn!("cannot post Kubernetes events, trying again: {why}");
                 }
-                if let Some(request) = self.pending.failed(next, Instant::now()) {
+                if began_at.elapsed() < GIVE_UP_AFTER {
+                    self.attempt(request, began_at, failures.saturating_add(1));
+                    let waiting = counted(self.waiting(), "event waits", "events wait");
+                    self.health.failed(format!("{why}; {waiting}"));
+                } else {
                     self.count("given_up");
                     self.give_up(&request, &why);
                 }
-                let waiting = counted(self.pending.len(), "event waits", "events wait");
-                self.health.failed(format!("{why}; {waiting}"));
             }
+        }
+    }
+
+    /// Posts what waited behind an Event.
+    fn post_next(&mut self, key: &Key) {
+        let behind = self.lanes.get_mut(key);
+        match behind.and_then(VecDeque::pop_front) {
+            Some(next) => self.attempt(next, Instant::now(), 0),
+            None => drop(self.lanes.remove(key)),
         }
     }
 
     /// This one will not be posted, nor what follows on it.
     fn give_up(&mut self, request: &Request, why: &str) {
-        self.ledger.held_back(request);
-        let followers = self.pending.remove_followers(request);
+        let key = request.key();
+        self.ledger.held_back(&key);
+        let followers = self.lanes.remove(&key).unwrap_or_default();
         self.metrics
-            .count_deliveries(SINK, "dropped", followers as u64);
+            .count_deliveries(SINK, "dropped", followers.len() as u64);
         if self.log_budget.take(clock::now()) {
-            let object = request.notice.object();
             warn!(
-                object,
+                object = key.1,
                 "Kubernetes event not accepted, others are posted: {why}"
             );
         }

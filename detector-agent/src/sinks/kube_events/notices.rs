@@ -3,11 +3,10 @@
 use ::kube::runtime::events::EventType;
 use detector_engine::AnomalyKind;
 use detector_event::{
-    AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod, SubjectId, clean,
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod, clean,
     summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
-use sha2::{Digest as _, Sha256};
 
 use crate::pods::IS_THE_NODE;
 
@@ -15,10 +14,10 @@ use crate::pods::IS_THE_NODE;
 const MESSAGE: usize = 1024;
 /// Claimants named in a message; the others are counted.
 const NAMED: usize = 8;
-/// The longest part of an Event's name that is its object's name: a name has at most 253 bytes.
-const NAME_PREFIX: usize = 236;
-/// Of Events on a Node, which has no namespace.
-const NODE_EVENTS: &str = "default";
+/// The longest `about`, in bytes.
+const ABOUT: usize = 128;
+/// The longest name of a pod with Events, in bytes: the recorder appends 17 to it, and a name has at most 253.
+const POD_NAME: usize = 236;
 
 /// One Event on one object.
 #[derive(Clone, Debug)]
@@ -33,8 +32,6 @@ pub(super) struct Notice {
     pub(super) message: String,
     /// The address, with its network and VLAN.
     pub(super) about: String,
-    /// How many of the pods that the message should name are unknown.
-    pub(super) unknown: usize,
 }
 
 /// What a conflict or an anomaly calls for in one state.
@@ -77,29 +74,6 @@ impl Notice {
         }
         key
     }
-
-    pub(super) fn namespace(&self) -> &str {
-        let namespace = self.regarding.namespace.as_deref();
-        namespace.unwrap_or(NODE_EVENTS)
-    }
-
-    /// The Event's name: the same for the same object and subject, also after a restart, so that the server refuses a
-    /// repetition.
-    pub(super) fn name(&self, subject: SubjectId) -> String {
-        let mut hash = Sha256::new();
-        for part in [&*subject.to_string(), self.reason, &self.object()] {
-            hash.update(part);
-            hash.update([0]);
-        }
-        let hash = hash.finalize();
-        let number = hash
-            .iter()
-            .take(8)
-            .fold(0_u64, |n, b| n << 8 | u64::from(*b));
-        let object = self.regarding.name.clone().unwrap_or_default();
-        let prefix = truncated(object, NAME_PREFIX);
-        format!("{}.{number:016x}", prefix.trim_end_matches(['.', '-']))
-    }
 }
 
 impl Notices {
@@ -112,15 +86,14 @@ impl Notices {
 
     fn of_conflict(data: &ConflictData) -> Self {
         let resolved = data.is_resolved();
-        let about = scoped_address(data);
-        let notice = |regarding, related, message: String, unknown| Notice {
+        let about = truncated(scoped_address(data), ABOUT);
+        let notice = |regarding, related, message: String| Notice {
             regarding,
             related,
             event_type: event_type(resolved, EventType::Warning),
             reason: reason(resolved, ["IPConflict", "IPConflictResolved"]),
             message: truncated(clean(&message).into_owned(), MESSAGE),
             about: about.clone(),
-            unknown,
         };
         let listed: Vec<_> = data
             .claimants
@@ -133,7 +106,6 @@ impl Notices {
                 others.filter(move |(other, _)| *other != position)
             };
             let related = others().find_map(|(_, other)| reference(other.pod.as_deref()?));
-            let unknown = others().filter(|(_, other)| is_unknown(other)).count();
             let message = if resolved {
                 let (device, node) = (&own.device, &data.node);
                 format!("{about} on {device} is no longer in conflict on node {node}")
@@ -145,12 +117,7 @@ impl Notices {
                     details(data, Some(own))
                 )
             };
-            Some(notice(
-                reference(own.pod.as_deref()?)?,
-                related,
-                message,
-                unknown,
-            ))
+            Some(notice(reference(own.pod.as_deref()?)?, related, message))
         });
         let message = if resolved {
             format!("{about} is no longer in conflict on node {}", data.node)
@@ -158,11 +125,10 @@ impl Notices {
             let claimants = names(listed.iter().copied(), data.claimants_omitted);
             format!("{about} is claimed by {claimants} {}", details(data, None))
         };
-        let unknown = listed.iter().filter(|c| is_unknown(c)).count();
         let related = listed.iter().find_map(|c| reference(c.pod.as_deref()?));
         Self {
             on_pods: on_pods.collect(),
-            on_node: notice(node_reference(&data.node), related, message, unknown),
+            on_node: notice(node_reference(&data.node), related, message),
             is_incomplete: listed
                 .iter()
                 .any(|c| c.pod.as_deref().and_then(reference).is_none() && !is_node_itself(c)),
@@ -205,24 +171,17 @@ impl Notices {
             format!("{}; anomaly {}", data.detail, data.anomaly_id)
         };
         let pod = data.pod.as_deref();
-        let on_object = |regarding: ObjectReference, related, message: String, unknown| Notice {
+        let on_object = |regarding: ObjectReference, related, message: String| Notice {
             regarding,
             related,
             event_type: event_type(resolved, active),
             reason: reason(resolved, reasons),
             message: truncated(clean(&message).into_owned(), MESSAGE),
             about: data.address.to_string(),
-            unknown,
         };
         let subject = anomaly_subject(data);
         let message = format!("{subject}: {text}");
-        let unknown = usize::from(data.device.is_some() && pod.is_none());
-        let on_node = on_object(
-            node_reference(&data.node),
-            pod.and_then(reference),
-            message,
-            unknown,
-        );
+        let on_node = on_object(node_reference(&data.node), pod.and_then(reference), message);
         let message = match data.kind {
             // It is about many addresses.
             AnomalyKind::AddressSweep => text,
@@ -232,7 +191,7 @@ impl Notices {
         let regarding = pod.and_then(reference);
         Self {
             is_incomplete: regarding.is_none() && data.device.is_some(),
-            on_pods: Vec::from_iter(regarding.map(|pod| on_object(pod, None, message, 0))),
+            on_pods: Vec::from_iter(regarding.map(|pod| on_object(pod, None, message))),
             on_node,
         }
     }
@@ -246,8 +205,9 @@ fn reason(resolved: bool, [active, ended]: Reasons) -> &'static str {
     if resolved { ended } else { active }
 }
 
-/// The pod as Kubernetes knows it. Without its uid, the pod would not show the Event.
+/// The pod as Kubernetes knows it, if it can have an Event. Without its uid, the pod would not show it.
 fn reference(pod: &Pod) -> Option<ObjectReference> {
+    (pod.name.len() <= POD_NAME).then_some(())?;
     Some(ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
@@ -271,10 +231,6 @@ fn node_reference(node: &str) -> ObjectReference {
 
 fn is_node_itself(claimant: &ClaimantData) -> bool {
     claimant.pod_unknown_because.as_deref() == Some(IS_THE_NODE)
-}
-
-fn is_unknown(claimant: &ClaimantData) -> bool {
-    claimant.pod.is_none() && !is_node_itself(claimant)
 }
 
 /// `shop/a on vetha, an unknown pod on vethb and 2 more`.

@@ -1,70 +1,50 @@
-//! Posts Kubernetes Events.
+//! Posts Kubernetes Events through kube's `Recorder`, one attempt at a time.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ::kube::{
-    Api, Client, Error,
-    api::{Patch, PatchParams, PostParams},
-    runtime::events::EventType,
+    Client, Error,
+    runtime::events::{Event, Recorder, Reporter},
 };
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Event as ApiEvent, EventSource},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
-use serde_json::json;
-use tokio::time::timeout;
+use tokio::{sync::Mutex, time::timeout};
 
-use super::{
-    ledger::{Request, RequestKind},
-    notices::truncated,
-};
+use super::notices::{Notice, truncated};
 use crate::{kube_client::KubeClient, sinks::client::PostFailure};
 
 /// The reporting controller, a qualified name as the API requires.
 const CONTROLLER: &str = "ipconflict.io/detector-agent";
-/// The same as `kubectl describe` shows it.
-const COMPONENT: &str = "ip-conflict-detector";
 /// The longest name of an instance, in bytes.
 const INSTANCE: usize = 128;
 /// The longest time of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Posts Events; reconnects when its token is no longer valid.
+/// Posts Events; reconnects when its token is no longer valid. Cheap to clone.
+#[derive(Clone)]
 pub(super) struct EventPoster {
     kube: KubeClient,
-    instance: String,
-    client: Option<Client>,
+    reporter: Reporter,
+    connected: Arc<Mutex<Option<(Client, Recorder)>>>,
 }
 
 impl EventPoster {
     /// `instance` identifies this agent.
     pub(super) fn new(kube: KubeClient, instance: String) -> Self {
+        let reporter = Reporter {
+            controller: CONTROLLER.to_owned(),
+            instance: Some(truncated(instance, INSTANCE)),
+        };
         Self {
             kube,
-            instance: truncated(instance, INSTANCE),
-            client: None,
+            reporter,
+            connected: Arc::default(),
         }
     }
 
-    /// Posts one Event, once.
-    pub(super) async fn post(&mut self, request: &Request) -> Result<(), PostFailure> {
-        let client = self.client().await.map_err(PostFailure::Failed)?;
-        match timeout(TIMEOUT, self.send(client, request)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Error::Api(status))) => {
-                let (code, why) = (status.code, Error::Api(status).to_string());
-                if code == 401 {
-                    // The token was rotated: a new client reads it again.
-                    self.client = None;
-                }
-                Err(if is_final(code) {
-                    PostFailure::Rejected(why)
-                } else {
-                    PostFailure::Failed(why)
-                })
-            }
-            Ok(Err(error)) => Err(PostFailure::Failed(error.to_string())),
+    /// Posts one Event, once. A repetition within six minutes is counted in the existing Event.
+    pub(super) async fn post(&self, notice: &Notice) -> Result<(), PostFailure> {
+        // Boxed, because many tasks wait with this future.
+        match Box::pin(timeout(TIMEOUT, self.publish(notice))).await {
+            Ok(result) => result,
             Err(_) => {
                 let why = format!("no response within {TIMEOUT:?}");
                 Err(PostFailure::Failed(why))
@@ -72,84 +52,63 @@ impl EventPoster {
         }
     }
 
-    async fn client(&mut self) -> Result<Client, String> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
+    async fn publish(&self, notice: &Notice) -> Result<(), PostFailure> {
+        let (client, recorder) = self.connect().await.map_err(PostFailure::Failed)?;
+        let event = event(notice);
+        let mut result = recorder.publish(&event, &notice.regarding).await;
+        if status_code(&result) == Some(404) {
+            // The Event that this one repeats may have been deleted; another recorder remembers none.
+            let recorder = self.reconnect(client).await;
+            result = recorder.publish(&event, &notice.regarding).await;
+        }
+        let code = status_code(&result);
+        if code == Some(401) {
+            // The token was rotated: a new client reads it again.
+            *self.connected.lock().await = None;
+        }
+        result.map_err(|error| {
+            if code.is_some_and(is_final) {
+                PostFailure::Rejected(error.to_string())
+            } else {
+                PostFailure::Failed(error.to_string())
+            }
+        })
+    }
+
+    async fn connect(&self) -> Result<(Client, Recorder), String> {
+        let mut connected = self.connected.lock().await;
+        if let Some(connected) = &*connected {
+            return Ok(connected.clone());
         }
         let client = self.kube.connect_without_retries().await;
         let client = client.map_err(|why| why.to_string())?;
-        Ok(self.client.insert(client).clone())
+        let recorder = Recorder::new(client.clone(), self.reporter.clone());
+        Ok(connected.insert((client, recorder)).clone())
     }
 
-    /// Sends one request. Through `v1`, because `events.k8s.io/v1` does not allow a message to be corrected, and with
-    /// `firstTimestamp` and `count` instead of `eventTime` and `series`, because with these Kubernetes 1.20 rejects an
-    /// Event on a Node in the namespace `default`. Both APIs show the same Events.
-    async fn send(&self, client: Client, request: &Request) -> Result<(), Error> {
-        let events: Api<ApiEvent> = Api::namespaced(client, request.notice.namespace());
-        let event = self.event(request);
-        let correction = json!({"message": event.message, "related": event.related});
-        let params = PatchParams::default();
-        if request.kind != RequestKind::Create {
-            let mut patch = correction.clone();
-            if let RequestKind::Repeat(_) = request.kind {
-                patch["count"] = json!(event.count);
-                patch["lastTimestamp"] = json!(event.last_timestamp);
-            }
-            match events
-                .patch(&request.name, &params, &Patch::Merge(patch))
-                .await
-            {
-                // The server keeps Events for an hour.
-                Err(Error::Api(status)) if status.code == 404 => {}
-                result => return result.map(|_| ()),
-            }
-        }
-        match events.create(&PostParams::default(), &event).await {
-            // An earlier agent, or an attempt without a response, created it, perhaps when a name was unknown.
-            Err(Error::Api(status)) if status.code == 409 => {
-                let patch = Patch::Merge(correction);
-                let patched = events.patch(&request.name, &params, &patch).await;
-                patched.map(|_| ())
-            }
-            result => result.map(|_| ()),
-        }
+    /// A recorder that remembers no Event, on the same connection.
+    async fn reconnect(&self, client: Client) -> Recorder {
+        let recorder = Recorder::new(client.clone(), self.reporter.clone());
+        *self.connected.lock().await = Some((client, recorder.clone()));
+        recorder
     }
+}
 
-    fn event(&self, request: &Request) -> ApiEvent {
-        let notice = &request.notice;
-        let now = Time(Timestamp::now());
-        ApiEvent {
-            metadata: ObjectMeta {
-                namespace: Some(notice.namespace().to_owned()),
-                name: Some(request.name.clone()),
-                ..ObjectMeta::default()
-            },
-            involved_object: notice.regarding.clone(),
-            related: notice.related.clone(),
-            reason: Some(notice.reason.to_owned()),
-            message: Some(notice.message.clone()),
-            type_: Some(
-                match notice.event_type {
-                    EventType::Normal => "Normal",
-                    EventType::Warning => "Warning",
-                }
-                .to_owned(),
-            ),
-            action: Some("Observed".to_owned()),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
-            count: Some(match request.kind {
-                RequestKind::Repeat(count) => count,
-                RequestKind::Create | RequestKind::Correct => 1,
-            }),
-            source: Some(EventSource {
-                component: Some(COMPONENT.to_owned()),
-                host: Some(self.instance.clone()),
-            }),
-            reporting_component: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(self.instance.clone()),
-            ..ApiEvent::default()
-        }
+fn event(notice: &Notice) -> Event {
+    Event {
+        type_: notice.event_type,
+        reason: notice.reason.to_owned(),
+        note: Some(notice.message.clone()),
+        // The recorder compares it, but not the note, to recognise a repetition. `kubectl` does not show it.
+        action: notice.about.clone(),
+        secondary: notice.related.clone(),
+    }
+}
+
+fn status_code(result: &Result<(), Error>) -> Option<u16> {
+    match result {
+        Err(Error::Api(status)) => Some(status.code),
+        _ => None,
     }
 }
 

@@ -5,55 +5,32 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
+use crate::process::token_bucket::TokenBucket;
+
 /// client-go's values.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
-/// The most objects with a bucket; beyond it, the one whose bucket was refilled longest ago is dropped.
+/// The most objects with a bucket; beyond it, the one that has been full for longest is dropped.
 const OBJECTS: usize = 4096;
 
 /// A token bucket for each object.
 #[derive(Debug, Default)]
 pub(super) struct SpamFilter {
-    buckets: HashMap<String, TokenBucket>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct TokenBucket {
-    tokens: u32,
-    /// When the last token was added.
-    at: Instant,
+    buckets: HashMap<String, TokenBucket<Instant>>,
 }
 
 impl SpamFilter {
     /// Takes a token of this object; `false` if there is none.
     pub(super) fn take_token(&mut self, object: &str, now: Instant) -> bool {
         if !self.buckets.contains_key(object) && self.buckets.len() >= OBJECTS {
-            let oldest = self.buckets.iter().min_by_key(|(_, bucket)| bucket.at);
+            let oldest = self.buckets.iter().min_by_key(|(_, b)| b.full_at());
             if let Some(oldest) = oldest.map(|(object, _)| object.clone()) {
                 self.buckets.remove(&oldest);
             }
         }
-        let bucket = self
-            .buckets
-            .entry(object.to_owned())
-            .or_insert(TokenBucket {
-                tokens: BURST,
-                at: now,
-            });
-        let refills = now.duration_since(bucket.at).as_secs() / REFILL.as_secs();
-        let refills = u32::try_from(refills).unwrap_or(u32::MAX).min(BURST);
-        if bucket.tokens.saturating_add(refills) >= BURST {
-            *bucket = TokenBucket {
-                tokens: BURST,
-                at: now,
-            };
-        } else {
-            bucket.tokens += refills;
-            bucket.at += REFILL * refills;
-        }
-        let allowed = bucket.tokens > 0;
-        bucket.tokens = bucket.tokens.saturating_sub(1);
-        allowed
+        let bucket = self.buckets.entry(object.to_owned());
+        let bucket = bucket.or_insert_with(|| TokenBucket::new(BURST, REFILL, now));
+        bucket.try_take(now)
     }
 }
 

@@ -6,15 +6,14 @@ use std::{sync::Arc, time::Duration};
 
 use detector_engine::{AnomalyId, AnomalyKind, Network};
 use detector_event::{
-    AnyEvent, Change, ClaimantData, Pod, Role, State, SubjectState, Via, samples,
+    AnyEvent, Change, ChangedField, ClaimantData, Pod, Role, State, SubjectState, Via, samples,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    KubeEvents, SINK,
-    ledger::{Ledger, Request, RequestKind},
-    pending::MAX_PENDING,
+    GIVE_UP_AFTER, KubeEvents, QUEUE, SINK,
+    ledger::{Ledger, Request},
 };
 use crate::{
     health::Health,
@@ -60,7 +59,7 @@ fn anomaly(change: Change, kind: AnomalyKind, name: Option<&str>) -> AnyEvent {
     AnyEvent::from(event).with_change(change)
 }
 
-/// A ledger whose requests are all granted.
+/// A ledger, and what it requested last.
 #[derive(Default)]
 struct World {
     ledger: Ledger,
@@ -68,22 +67,18 @@ struct World {
 }
 
 impl World {
-    /// The requests because of an event: what, reason, object.
+    /// The requests because of an event: reason and object.
     fn apply(&mut self, event: &AnyEvent, now: Instant) -> Vec<String> {
-        let requests = self.ledger.apply(event, now);
-        self.grant(requests, now)
+        self.last = self.ledger.apply(event, now);
+        self.texts()
     }
 
     fn take_due(&mut self, now: Instant) -> Vec<String> {
-        let requests = self.ledger.take_due(now);
-        self.grant(requests, now)
+        self.last = self.ledger.take_due(now);
+        self.texts()
     }
 
-    fn grant(&mut self, requests: Vec<Request>, now: Instant) -> Vec<String> {
-        for request in &requests {
-            self.ledger.posted(request, now);
-        }
-        self.last = requests;
+    fn texts(&self) -> Vec<String> {
         self.last.iter().map(text).collect()
     }
 
@@ -93,13 +88,8 @@ impl World {
 }
 
 fn text(request: &Request) -> String {
-    let what = match request.kind {
-        RequestKind::Create => "new".to_owned(),
-        RequestKind::Repeat(count) => format!("x{count}"),
-        RequestKind::Correct => "corrected".to_owned(),
-    };
     let object = request.notice.regarding.name.as_deref().unwrap();
-    format!("{what} {} on {object}", request.notice.reason)
+    format!("{} on {object}", request.notice.reason)
 }
 
 const NONE: [&str; 0] = [];
@@ -112,7 +102,7 @@ fn conflict_of_known_pods_is_posted_at_once() {
     let raised = conflict(Change::Raised, "c", &both);
     assert_eq!(
         world.apply(&raised, now),
-        ["new IPConflict on a", "new IPConflict on b"]
+        ["IPConflict on a", "IPConflict on b"]
     );
     for (position, other, traffic) in [
         (0, "shop/b on vethb", "this pod"),
@@ -131,7 +121,7 @@ fn conflict_of_known_pods_is_posted_at_once() {
     let resolved = conflict(Change::Resolved, "c", &both);
     assert_eq!(
         world.apply(&resolved, now),
-        ["new IPConflictResolved on a", "new IPConflictResolved on b"]
+        ["IPConflictResolved on a", "IPConflictResolved on b"]
     );
     assert_eq!(world.apply(&resolved, now), NONE);
     assert_eq!(world.ledger.next_due(), None);
@@ -148,7 +138,7 @@ fn event_waits_two_seconds_for_names() {
     // The name comes in time.
     assert_eq!(
         world.apply(&conflict(Change::Updated, "c", &both), now + SECOND),
-        ["new IPConflict on a", "new IPConflict on b"]
+        ["IPConflict on a", "IPConflict on b"]
     );
     assert!(
         world
@@ -160,13 +150,13 @@ fn event_waits_two_seconds_for_names() {
     // The name comes too late.
     assert_eq!(world.apply(&conflict(Change::Raised, "d", &one), now), NONE);
     assert_eq!(world.take_due(now + SECOND), NONE);
-    assert_eq!(world.take_due(now + 2 * SECOND), ["x2 IPConflict on a"]);
+    assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on a"]);
     assert!(world.message(0).contains("an unknown pod on vethb"));
     assert_eq!(
         world.apply(&conflict(Change::Updated, "d", &both), now + 3 * SECOND),
-        ["corrected IPConflict on a", "x2 IPConflict on b"]
+        ["IPConflict on b"]
     );
-    assert!(world.message(0).contains("shop/b on vethb"));
+    assert!(world.message(0).contains("shop/a on vetha"));
     assert_eq!(
         world.apply(&conflict(Change::Updated, "d", &one), now + 4 * SECOND),
         NONE
@@ -181,7 +171,7 @@ fn conflict_that_ends_while_it_waits_has_both_events() {
     world.apply(&conflict(Change::Raised, "c", &one), now);
     assert_eq!(
         world.apply(&conflict(Change::Resolved, "c", &one), now),
-        ["new IPConflict on a", "new IPConflictResolved on a"]
+        ["IPConflict on a", "IPConflictResolved on a"]
     );
     assert_eq!(world.take_due(now + 3 * SECOND), NONE);
 }
@@ -196,14 +186,14 @@ fn conflict_between_unknown_pods_is_on_the_node() {
         world.apply(&conflict(Change::Raised, "c", &none), now),
         NONE
     );
-    assert_eq!(
-        world.take_due(now + 2 * SECOND),
-        ["new IPConflict on node-1"]
-    );
+    assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on node-1"]);
     let node = &world.last[0].notice;
     assert_eq!(
-        (node.namespace(), node.regarding.uid.as_deref()),
-        ("default", Some("node-1"))
+        (
+            node.regarding.namespace.as_deref(),
+            node.regarding.uid.as_deref()
+        ),
+        (None, Some("node-1"))
     );
     assert!(
         node.message
@@ -212,16 +202,7 @@ fn conflict_between_unknown_pods_is_on_the_node() {
     );
     assert_eq!(
         world.apply(&conflict(Change::Updated, "c", &both), now + 3 * SECOND),
-        [
-            "new IPConflict on a",
-            "new IPConflict on b",
-            "corrected IPConflict on node-1"
-        ]
-    );
-    assert!(
-        world
-            .message(2)
-            .contains("shop/a on vetha and shop/b on vethb")
+        ["IPConflict on a", "IPConflict on b"]
     );
     assert_eq!(
         world
@@ -242,7 +223,7 @@ fn conflict_with_the_node_waits_for_no_pod_of_it() {
     event.data.claimants = vec![claimant("vetha", Some("a")), host];
     assert_eq!(
         world.apply(&event.into(), Instant::now()),
-        ["new IPConflict on a"]
+        ["IPConflict on a"]
     );
     assert!(world.message(0).contains("the node itself on eth0"));
 }
@@ -276,62 +257,96 @@ fn anomaly_is_on_its_pod_else_on_the_node() {
     ] {
         let mut world = World::default();
         let raised = anomaly(Change::Raised, kind, Some("a"));
-        assert_eq!(world.apply(&raised, now), [format!("new {reason} on a")]);
+        assert_eq!(world.apply(&raised, now), [format!("{reason} on a")]);
         let resolved = anomaly(Change::Resolved, kind, Some("a"));
-        assert_eq!(world.apply(&resolved, now), [format!("new {ended} on a")]);
+        assert_eq!(world.apply(&resolved, now), [format!("{ended} on a")]);
 
         let mut world = World::default();
         assert_eq!(world.apply(&anomaly(Change::Raised, kind, None), now), NONE);
         assert_eq!(
             world.take_due(now + 2 * SECOND),
-            [format!("new {reason} on node-1")]
+            [format!("{reason} on node-1")]
         );
         let shown = anomaly(Change::Updated, kind, Some("a"));
         assert_eq!(
             world.apply(&shown, now + 3 * SECOND),
-            [
-                format!("new {reason} on a"),
-                format!("corrected {reason} on node-1")
-            ]
+            [format!("{reason} on a")]
         );
-        assert!(world.message(1).contains("shop/a"));
     }
     let mut world = World::default();
     let leak = anomaly(Change::Raised, AnomalyKind::IpamLeak, None);
-    assert_eq!(world.apply(&leak, now), ["new IPAMLeak on node-1"]);
+    assert_eq!(world.apply(&leak, now), ["IPAMLeak on node-1"]);
 }
 
 #[test]
-fn restored_conflict_has_the_same_names_and_waits_longer() {
+fn restored_conflict_has_no_second_event_but_an_end() {
     let now = Instant::now();
+    let one = [("vetha", Some("a")), ("vethb", None)];
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
-    let names = |event: &AnyEvent| -> Vec<_> {
-        let requests = Ledger::default().apply(event, now);
-        requests.into_iter().map(|r| r.name).collect()
-    };
-    let before = names(&conflict(Change::Raised, "c", &both));
-    assert_eq!(before, names(&conflict(Change::Updated, "c", &both)));
-    assert_ne!(before[0], before[1]);
-    assert_ne!(before, names(&conflict(Change::Raised, "d", &both)));
+    let ends = ["IPConflictResolved on a", "IPConflictResolved on b"];
     let mut world = World::default();
-    let none = [("vetha", None), ("vethb", None)];
-    world.apply(&conflict(Change::Updated, "c", &none), now);
+    assert_eq!(
+        world.apply(&conflict(Change::Updated, "c", &both), now),
+        NONE
+    );
+    assert_eq!(
+        world.apply(&conflict(Change::Resolved, "c", &both), now),
+        ends
+    );
+
+    // The names are only being looked up.
+    let mut world = World::default();
+    world.apply(&conflict(Change::Updated, "c", &one), now);
+    assert_eq!(
+        world.apply(&conflict(Change::Resolved, "c", &both), now),
+        ends
+    );
+    let mut world = World::default();
+    assert_eq!(
+        world.apply(&conflict(Change::Updated, "c", &one), now),
+        NONE
+    );
     assert_eq!(world.ledger.next_due(), Some(now + 30 * SECOND));
+    let named = conflict(Change::Updated, "c", &both);
+    assert_eq!(world.apply(&named, now + 29 * SECOND), NONE);
+    // A claimant that joins later has an Event.
+    let three = [
+        ("vetha", Some("a")),
+        ("vethb", Some("b")),
+        ("vethc", Some("c")),
+    ];
+    assert_eq!(
+        world.apply(&conflict(Change::Updated, "c", &three), now),
+        ["IPConflict on c"]
+    );
+    assert_eq!(
+        world.apply(&conflict(Change::Resolved, "c", &both), now),
+        ends
+    );
 }
 
 #[test]
-fn swept_conflict_has_no_events() {
+fn conflict_has_events_only_after_its_sweep() {
     let mut world = World::default();
     let now = Instant::now();
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
-    for change in [Change::Raised, Change::Updated, Change::Resolved] {
+    let of_sweep = |change, sweep| -> AnyEvent {
         let AnyEvent::Conflict(event) = conflict(change, "c", &both) else {
             unreachable!()
         };
         let mut event = Arc::unwrap_or_clone(event);
-        event.data.sweep = Some(AnomalyId(7));
-        assert_eq!(world.apply(&event.into(), now), NONE);
+        event.data.sweep = sweep;
+        event.data.changed = vec![ChangedField::Sweep];
+        event.into()
+    };
+    for change in [Change::Raised, Change::Updated, Change::Resolved] {
+        let swept = of_sweep(change, Some(AnomalyId(7)));
+        assert_eq!(world.apply(&swept, now), NONE);
     }
+    assert_eq!(
+        world.apply(&of_sweep(Change::Updated, None), now),
+        ["IPConflict on a", "IPConflict on b"]
+    );
 }
 
 #[test]
@@ -340,7 +355,7 @@ fn what_was_held_back_has_no_end() {
     let now = Instant::now();
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     for request in ledger.apply(&conflict(Change::Raised, "c", &both), now) {
-        ledger.held_back(&request);
+        ledger.held_back(&request.key());
     }
     let updated = conflict(Change::Updated, "c", &both);
     assert!(ledger.apply(&updated, now).is_empty());
@@ -349,36 +364,10 @@ fn what_was_held_back_has_no_end() {
 }
 
 #[test]
-fn failed_event_is_posted_with_the_next_update() {
-    let mut ledger = Ledger::default();
-    let now = Instant::now();
-    let both = [("vetha", Some("a")), ("vethb", Some("b"))];
-    let raised = ledger.apply(&conflict(Change::Raised, "c", &both), now);
-    let again = ledger.apply(&conflict(Change::Updated, "c", &both), now);
-    let names = |requests: &[Request]| Vec::from_iter(requests.iter().map(|r| r.name.clone()));
-    assert_eq!(names(&raised), names(&again));
-}
-
-#[test]
-fn repetition_after_six_minutes_is_a_new_event() {
-    let mut world = World::default();
-    let both = [("vetha", Some("a")), ("vethb", Some("b"))];
-    let mut now = Instant::now();
-    for (id, wanted) in [("c", "new"), ("d", "x2"), ("e", "x3")] {
-        let raised = world.apply(&conflict(Change::Raised, id, &both), now);
-        assert_eq!(raised[0], format!("{wanted} IPConflict on a"));
-        now += 359 * SECOND;
-    }
-    now += SECOND;
-    let raised = world.apply(&conflict(Change::Raised, "f", &both), now);
-    assert_eq!(raised[0], "new IPConflict on a");
-}
-
-#[test]
-fn messages_and_names_keep_the_limits_of_the_api() {
+fn messages_keep_the_limits_of_the_api() {
     let mut event = samples::event("1", Change::Raised, "c", "10.244.2.10");
     event.data.network = Network::Vrf("red".to_owned());
-    let long = "ü".repeat(200);
+    let long = "x".repeat(200);
     event.data.claimants = (0..60)
         .map(|n| claimant(&format!("veth\x1b{n}"), Some(&format!("{n}{long}"))))
         .collect();
@@ -386,13 +375,28 @@ fn messages_and_names_keep_the_limits_of_the_api() {
     assert_eq!(requests.len(), 60);
     for request in requests {
         let message = &request.notice.message;
-        assert!(message.len() <= 1024 && request.name.len() <= 253);
+        assert!(message.len() <= 1024 && request.notice.about.len() <= 128);
         assert!(
             message.starts_with("10.244.2.10 (vrf:red) on veth"),
             "{message}"
         );
         assert!(!message.contains('\x1b'), "{message}");
     }
+}
+
+/// The recorder names an Event after its object.
+#[test]
+fn pod_with_too_long_a_name_is_reported_on_the_node() {
+    let mut world = World::default();
+    let now = Instant::now();
+    let long = "x".repeat(237);
+    let both = [("vetha", Some(&*long)), ("vethb", Some("b"))];
+    world.apply(&conflict(Change::Raised, "c", &both), now);
+    assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on b"]);
+    assert!(world.message(0).contains(&long));
+    let one = anomaly(Change::Raised, AnomalyKind::RogueRouter, Some(&long));
+    world.apply(&one, now);
+    assert_eq!(world.take_due(now + 2 * SECOND), ["RogueRouter on node-1"]);
 }
 
 #[test]
@@ -403,10 +407,7 @@ fn memory_is_bounded() {
     let mut posted = 0;
     for id in 0..6000 {
         let raised = conflict(Change::Raised, &id.to_string(), &none);
-        for request in ledger.apply(&raised, now) {
-            ledger.posted(&request, now);
-            posted += 1;
-        }
+        posted += ledger.apply(&raised, now).len();
     }
     // The others wait.
     assert_eq!(posted, 6000 - 512);
@@ -421,8 +422,8 @@ struct Sink {
     health: Health,
 }
 
-const SHOP: &str = "/api/v1/namespaces/shop/events";
-const NODE: &str = "/api/v1/namespaces/default/events";
+const SHOP: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+const NODE: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 impl Sink {
     fn start() -> Self {
@@ -485,6 +486,24 @@ async fn events_of_an_outage_are_posted_after_it() {
     assert_eq!(it.health.report().pop().unwrap().state, State::Works);
 }
 
+/// On the Node.
+fn leak(id: usize) -> AnyEvent {
+    let mut leak = samples::drift(&format!("10.244.9.{id}"));
+    leak.data.kind = AnomalyKind::IpamLeak;
+    leak.data.anomaly_id = AnomalyId(id as u128 + 1);
+    (leak.data.device, leak.data.pod) = (None, None);
+    AnyEvent::from(leak).with_change(Change::Raised)
+}
+
+/// Offers these one after another, each posted at once.
+async fn post_leaks(it: &mut Sink, count: usize) {
+    for id in 0..count {
+        it.sink.offer(&leak(id));
+        sleep(SECOND).await;
+        assert_eq!(it.reasons(NODE).len(), id + 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn event_that_cannot_be_posted_delays_no_others() {
     let mut it = Sink::start();
@@ -492,28 +511,34 @@ async fn event_that_cannot_be_posted_delays_no_others() {
     let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
     it.sink.offer(&conflict(Change::Raised, "c", &pods));
     sleep(60 * SECOND).await;
-    // On the Node; each is an object of its own.
-    for id in 0..20 {
-        let mut leak = samples::drift(&format!("10.244.9.{id}"));
-        leak.data.kind = AnomalyKind::IpamLeak;
-        leak.data.anomaly_id = AnomalyId(id + 1);
-        (leak.data.device, leak.data.pod) = (None, None);
-        let leak = AnyEvent::from(leak).with_change(Change::Raised);
-        it.sink.offer(&leak);
-        sleep(SECOND).await;
-        assert_eq!(it.reasons(NODE).len(), usize::try_from(id).unwrap() + 1);
-    }
-    // What fails while others are posted is given up, and counted.
-    sleep(120 * SECOND).await;
+    post_leaks(&mut it, 20).await;
+    // What fails while others are posted is given up after an hour, and counted.
+    assert_eq!(it.count("given_up"), 0);
+    sleep(GIVE_UP_AFTER).await;
     assert_eq!(it.count("given_up"), 2);
     assert_eq!(it.count("delivered"), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_that_is_not_answered_delays_no_others() {
+    let mut it = Sink::start();
+    it.api.hang_all(SHOP);
+    let names: Vec<_> = (0..10)
+        .map(|n| (format!("veth{n}"), format!("p{n}")))
+        .collect();
+    let pods: Vec<_> = names
+        .iter()
+        .map(|(device, name)| (&**device, Some(&**name)))
+        .collect();
+    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    post_leaks(&mut it, 20).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_the_server_is_bounded_and_counted() {
     let mut it = Sink::start();
     it.api.set_down(true);
-    for id in 0..MAX_PENDING + 100 {
+    for id in 0..QUEUE + 100 {
         let name = format!("p{id}");
         let one = [("vetha", Some(&*name))];
         it.sink
@@ -524,5 +549,63 @@ async fn what_waits_for_the_server_is_bounded_and_counted() {
     assert_eq!(it.count("dropped"), 100);
     it.api.set_down(false);
     sleep(60 * SECOND).await;
-    assert_eq!(it.count("delivered"), MAX_PENDING as u64);
+    assert_eq!(it.count("delivered"), QUEUE as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repetition_within_six_minutes_is_counted_in_the_event() {
+    let mut it = Sink::start();
+    let both = [("vetha", Some("a")), ("vethb", Some("b"))];
+    let flap = async |it: &mut Sink, id, claimants: &[_]| {
+        for change in [Change::Raised, Change::Resolved] {
+            it.sink.offer(&conflict(change, id, claimants));
+            sleep(SECOND).await;
+        }
+        it.api.objects(SHOP).len()
+    };
+    assert_eq!(flap(&mut it, "c", &both).await, 4);
+    assert_eq!(flap(&mut it, "d", &both).await, 4);
+    let counts = it.api.objects(SHOP);
+    assert!(counts.iter().all(|event| event["series"]["count"] == 2));
+    // Not one about another address, or with another pod.
+    let AnyEvent::Conflict(other) = conflict(Change::Raised, "e", &both) else {
+        unreachable!()
+    };
+    let mut other = Arc::unwrap_or_clone(other);
+    other.data.address = "10.244.2.11".parse().unwrap();
+    it.sink.offer(&other.into());
+    sleep(SECOND).await;
+    assert_eq!(it.api.objects(SHOP).len(), 6);
+    let third = [("vetha", Some("a")), ("vethb", Some("c"))];
+    assert_eq!(flap(&mut it, "f", &third).await, 10);
+    // Nor one whose Event was deleted.
+    it.api.uninstall(SHOP);
+    it.api.install(SHOP);
+    assert_eq!(flap(&mut it, "g", &both).await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_on_one_object_about_one_subject_stay_in_order() {
+    let mut it = Sink::start();
+    let one = [("vetha", Some("a"))];
+    it.api.set_down(true);
+    for _ in 0..3 {
+        for change in [Change::Raised, Change::Resolved] {
+            it.sink.offer(&conflict(change, "c", &one));
+            sleep(3 * SECOND).await;
+        }
+    }
+    it.api.set_down(false);
+    sleep(60 * SECOND).await;
+    let posts = it.api.requests().into_iter();
+    let posts = posts.filter(|(at, _)| *at > Instant::now() - 60 * SECOND);
+    let methods: Vec<_> = posts
+        .map(|(_, request)| request.split(' ').next().unwrap().to_owned())
+        .collect();
+    // Each repetition after the first one of its kind.
+    assert_eq!(
+        methods,
+        ["POST", "POST", "PATCH", "PATCH", "PATCH", "PATCH"]
+    );
+    assert_eq!(it.reasons(SHOP), ["IPConflict", "IPConflictResolved"]);
 }
