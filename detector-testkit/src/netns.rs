@@ -10,7 +10,7 @@ use std::{
     collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File, OpenOptions},
-    io::Write as _,
+    io::{Seek as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -315,26 +315,21 @@ pub fn remove_all_namespaces() -> Result<()> {
 /// Runs a command to completion with `input` on stdin and returns its stdout.
 pub(crate) fn run_command(mut command: Command, input: Option<&str>) -> Result<String> {
     let shown = format!("{command:?}");
-    command.stdin(if input.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
+    command.stdin(match input {
+        // A file, because a pipe deadlocks with a command that writes more than a pipe holds before it has read its input:
+        // iproute2 warns about lines of a batch.
+        Some(input) => {
+            let mut file = tempfile::tempfile().context("creating a temporary file")?;
+            file.write_all(input.as_bytes())
+                .and_then(|()| file.rewind())
+                .with_context(|| format!("writing the input of {shown}"))?;
+            Stdio::from(file)
+        }
+        None => Stdio::null(),
     });
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
+    let output = command
+        .output()
         .with_context(|| format!("starting {shown}"))?;
-    // No deadlock: the commands used here read all input before they write more than a pipe's capacity.
-    if let (Some(input), Some(mut stdin)) = (input, child.stdin.take())
-        && let Err(error) = stdin.write_all(input.as_bytes())
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
-        return Err(error).with_context(|| format!("writing to {shown}"));
-    }
-    let output = child
-        .wait_with_output()
-        .with_context(|| format!("waiting for {shown}"))?;
     if !output.status.success() {
         bail!(
             "{shown}: {}: {}{}",
@@ -417,8 +412,17 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
-    use super::failed_line;
+    use super::*;
+
+    #[test]
+    fn command_may_write_much_before_it_reads_its_input() {
+        let mut command = Command::new("timeout");
+        command.args(["60", "sh", "-c", "seq 100000 >&2; wc -c"]);
+        let input = "line\n".repeat(100_000);
+        assert_eq!(run_command(command, Some(&input)).unwrap(), "500000\n");
+    }
 
     #[test]
     fn batch_error_names_its_line() {
