@@ -17,14 +17,7 @@ use object::{
     elf,
 };
 
-use crate::{
-    compiler::{self, Candidate},
-    linker::{self, Linker},
-    process,
-    requirements::MissingDependency,
-    source_paths,
-    workspace::Workspace,
-};
+use crate::{process, source_paths, toolchain, workspace::Workspace};
 
 /// Package and binary of the eBPF programs.
 const PACKAGE: &str = "detector-ebpf";
@@ -38,7 +31,7 @@ const TARGET: &str = "bpfel-unknown-none";
 /// Compiles the eBPF programs for the architecture of this machine and returns the path of the object.
 ///
 /// # Errors
-/// The compiler or linker is missing (the message has the fix), or the programs do not compile.
+/// The programs do not compile.
 pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     build_for(workspace, env::consts::ARCH)
 }
@@ -51,11 +44,8 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 /// # Errors
 /// As [`build`].
 pub(crate) fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
-    let linker = linker::find(workspace).map_err(MissingDependency::from)?;
-    let compiler = compiler::find(linker.llvm).map_err(MissingDependency::from)?;
     let target = workspace.ebpf_target(arch);
-    process::run(&mut command(workspace, &compiler, &linker, arch)?)
-        .context("the eBPF programs did not compile")?;
+    process::run(&mut command(workspace, arch)?).context("the eBPF programs did not compile")?;
     let built = target.join(TARGET).join("release");
     let object = target.join("detector-ebpf.o");
     install(&built.join(EMPTY), &beside(&object))?;
@@ -76,25 +66,20 @@ fn beside(object: &Path) -> PathBuf {
     object.with_file_name(EMPTY).with_extension("o")
 }
 
-fn command(
-    workspace: &Workspace,
-    compiler: &Candidate,
-    linker: &Linker,
-    arch: &str,
-) -> Result<Command> {
-    let mut command = compiler.cargo_command(workspace)?;
+fn command(workspace: &Workspace, arch: &str) -> Result<Command> {
+    let mut command = toolchain::cargo(workspace);
     command
         .args(["build", "--release", "--package", PACKAGE, "--bins"])
-        .args(["--target", TARGET, "-Z", "build-std=core", "--target-dir"])
+        .args(["--target", TARGET, "--target-dir"])
         .arg(workspace.ebpf_target(arch))
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
         .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            encoded_flags(workspace, compiler, arch)?,
+            "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
+            toolchain::linker(workspace),
         )
+        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(workspace, arch)?)
         // bpf-linker links bitcode and optimises the program itself.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
-    compiler.allow_unstable_options(&mut command);
+    toolchain::build_library(&mut command, "core");
     Ok(command)
 }
 
@@ -102,13 +87,13 @@ fn command(
 ///
 /// Debug information becomes BTF, which maps and `tp_btf` programs need, and which names source files. `arch` selects the
 /// layout of `pt_regs`.
-fn encoded_flags(workspace: &Workspace, compiler: &Candidate, arch: &str) -> Result<OsString> {
+fn encoded_flags(workspace: &Workspace, arch: &str) -> Result<OsString> {
     let mut flags: Vec<OsString> = vec![
         format!("--cfg=bpf_target_arch=\"{arch}\"").into(),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
     ];
-    flags.extend(source_paths::remap_flags(workspace, &compiler.rustc)?);
+    flags.extend(source_paths::remap_flags(workspace, &toolchain::rustc())?);
     Ok(flags.join("\x1f".as_ref()))
 }
 

@@ -60,11 +60,6 @@ impl Workspace {
         self.target.join("tools")
     }
 
-    /// Path of an executable in [`Self::tools`].
-    pub(crate) fn tool(&self, name: &str) -> PathBuf {
-        self.tools().join("bin").join(name)
-    }
-
     /// Target directory of the eBPF build: a separate one, so that it never waits for cargo's lock.
     pub(crate) fn ebpf_target(&self, arch: &str) -> PathBuf {
         if arch == env::consts::ARCH {
