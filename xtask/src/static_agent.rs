@@ -29,7 +29,7 @@ pub(crate) fn build(
     profile: Profile,
     executables: &[&str],
 ) -> Result<PathBuf> {
-    let object = ebpf::build_for(workspace, architecture.rust_name())?;
+    let object = ebpf::build(workspace)?;
     let mut command = cargo(workspace, "build", architecture, executables)?;
     command.args(profile.flag()).env(OBJECT_VARIABLE, object);
     process::run(&mut command)

@@ -61,12 +61,8 @@ impl Workspace {
     }
 
     /// Target directory of the eBPF build: a separate one, so that it never waits for cargo's lock.
-    pub(crate) fn ebpf_target(&self, arch: &str) -> PathBuf {
-        if arch == env::consts::ARCH {
-            self.target.join("ebpf")
-        } else {
-            self.target.join(format!("ebpf-{arch}"))
-        }
+    pub(crate) fn ebpf_target(&self) -> PathBuf {
+        self.target.join("ebpf")
     }
 
     /// A cargo command of the current toolchain, in the checkout.
