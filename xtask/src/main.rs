@@ -25,6 +25,7 @@ mod soak;
 mod source_paths;
 mod static_agent;
 mod stdout;
+mod suite;
 mod test;
 mod toolchain;
 mod tools;

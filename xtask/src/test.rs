@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     build::{self, AGENT_BINARY, PLUGIN_BINARY, Profile},
-    files, host, process, setup, vm,
+    files, host, process, setup, suite, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -74,6 +74,9 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
     let sequences = options
         .model_sequences
         .map(|n| ("MODEL_SEQUENCES", n.to_string()));
+    if !options.cluster && options.cargo_args.is_empty() {
+        return suite::run(workspace, &object, sequences.as_slice());
+    }
     let mut images = Vec::new();
     for (variable, image) in [
         ("CLUSTER_IMAGE", &options.image),
