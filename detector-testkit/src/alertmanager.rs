@@ -5,13 +5,13 @@ use std::{fs, process::Command};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::{DEADLINE, netns::Netns, server::ServerProcess, wait::until};
+use crate::{DEADLINE, daemon::Daemon, netns::Netns, wait::until};
 
 /// An Alertmanager that runs in the namespace.
 #[derive(Debug)]
 pub struct Alertmanager<'n> {
     netns: &'n Netns,
-    _server: ServerProcess,
+    _server: Daemon,
     _folder: tempfile::TempDir,
 }
 
@@ -36,9 +36,10 @@ impl<'n> Alertmanager<'n> {
             ))
             .arg(format!("--web.listen-address={}", Self::ADDRESS))
             .arg("--cluster.listen-address=");
+        let log = folder.path().join("log");
         let started = Self {
             netns,
-            _server: ServerProcess::start(netns, command)?,
+            _server: netns.run_in(|| Daemon::start(command, &log))?,
             _folder: folder,
         };
         until(DEADLINE, "the Alertmanager to respond", || {

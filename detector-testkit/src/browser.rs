@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, http::TestClient, netns::Netns, proxy::Proxy, server::ServerProcess};
+use crate::{DEADLINE, daemon::Daemon, http::TestClient, netns::Netns, proxy::Proxy};
 
 /// An open browser with one page.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Browser {
     /// Where the driver listens.
     origin: String,
     session: String,
-    _driver: ServerProcess,
+    _driver: Daemon,
     _proxy: Proxy,
     _profile: tempfile::TempDir,
     netns: Netns,
@@ -41,19 +41,20 @@ impl Browser {
         let proxy = Proxy::start(listener, server, address)?;
         let mut command = Command::new("chromedriver");
         command.arg("--port=0");
-        let mut driver = ServerProcess::start(&netns, command)?;
+        let profile = tempfile::tempdir()?;
+        let log = profile.path().join("driver.log");
+        let mut driver = netns.run_in(|| Daemon::start(command, &log))?;
         let line = driver.wait_line(DEADLINE, "started successfully on port")?;
         let port: String = line.chars().filter(char::is_ascii_digit).collect();
         let origin = format!("http://127.0.0.1:{port}");
         let client = TestClient::new(&netns, &origin);
-        let profile = tempfile::tempdir()?;
         let options = json!({
             "binary": "/usr/bin/chromium",
             "args": [
                 "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
                 "--disable-dev-shm-usage", "--hide-scrollbars",
-                format!("--user-data-dir={}", profile.path().display()),
+                format!("--user-data-dir={}", profile.path().join("user").display()),
             ],
         });
         let capabilities = json!({ "capabilities": { "alwaysMatch": {

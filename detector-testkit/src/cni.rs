@@ -13,11 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{
-    mounts::PrivateMounts,
-    netns::{Netns, run_command},
-    node::POD_DEVICE,
-};
+use crate::{command::run_command, mounts::PrivateMounts, netns::Netns, node::POD_DEVICE};
 
 /// The plugin directory of Debian's package `containernetworking-plugins`.
 pub const PLUGIN_DIRECTORY: &str = "/usr/lib/cni";

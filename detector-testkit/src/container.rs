@@ -129,7 +129,7 @@ impl Containerd {
                 .args(["-n", "k8s.io", "images", "import", "--all-platforms"])
                 .args(options)
                 .arg(archive);
-            crate::netns::run_command(import, None)
+            crate::command::run_command(import, None)
                 .map(drop)
                 .context("importing an image")
         })

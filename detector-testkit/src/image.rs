@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::netns::run_command;
+use crate::command::run_command;
 
 /// The name of the image with the libraries.
 const BASE: &str = "localhost/ipconflict-base:test";

@@ -1,7 +1,11 @@
 //! A private mount namespace with an empty `/var/lib`: CNI plugins keep state at paths that no configuration changes, and the
 //! machine's own state must not be modified.
 
-use std::{fs, fs::File, path::Path, thread};
+use std::{
+    fs::{self, File},
+    os::fd::{AsRawFd as _, RawFd},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
 use nix::{
@@ -9,7 +13,7 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 
-use crate::netns::Netns;
+use crate::netns::{Netns, on_new_thread};
 
 /// The parent directory of the state of the reference CNI plugins.
 const STATE: &str = "/var/lib";
@@ -26,9 +30,7 @@ impl PrivateMounts {
     /// # Errors
     /// The kernel refuses; `CAP_SYS_ADMIN` is required.
     pub fn new() -> Result<Self> {
-        let namespace = on_new_thread(|| {
-            unshare(CloneFlags::CLONE_NEWNS)
-                .context("creating a mount namespace (requires root)")?;
+        Self::create(|| {
             // Slave: mounts outside appear here, mounts here do not appear outside.
             let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
             mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
@@ -40,10 +42,24 @@ impl PrivateMounts {
                 MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
                 Some("size=16m"),
             )
-            .with_context(|| format!("mounting an empty {STATE}"))?;
+            .with_context(|| format!("mounting an empty {STATE}"))
+        })
+    }
+
+    /// Creates the namespace with the mounts that `mount` makes in it.
+    pub(crate) fn create(mount: impl FnOnce() -> Result<()> + Send) -> Result<Self> {
+        let namespace = on_new_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNS)
+                .context("creating a mount namespace (requires root)")?;
+            mount()?;
             File::open("/proc/thread-self/ns/mnt").context("opening the mount namespace")
         })?;
         Ok(Self { namespace })
+    }
+
+    /// The descriptor of the namespace, for `nsenter`.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.namespace.as_raw_fd()
     }
 
     /// Runs `body` on a new thread with these mounts and, if given, inside a network namespace; processes that it spawns
@@ -56,9 +72,18 @@ impl PrivateMounts {
         netns: Option<&Netns>,
         body: impl FnOnce() -> Result<T> + Send,
     ) -> Result<T> {
+        self.run_in_network(netns.map(Netns::path), body)
+    }
+
+    /// As [`PrivateMounts::run_in`], with the path of a network namespace.
+    pub(crate) fn run_in_network<T: Send>(
+        &self,
+        network: Option<&Path>,
+        body: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
         // Opened before entering: the path belongs to the machine's mount namespace.
-        let network = netns
-            .map(|netns| File::open(netns.path()).context("opening the network namespace"))
+        let network = network
+            .map(|path| File::open(path).context("opening the network namespace"))
             .transpose()?;
         on_new_thread(|| {
             // setns(2): a thread that shares its filesystem attributes cannot enter a mount namespace.
@@ -103,13 +128,4 @@ impl PrivateMounts {
             Ok(names)
         })
     }
-}
-
-fn on_new_thread<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    thread::scope(|scope| {
-        scope
-            .spawn(body)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }

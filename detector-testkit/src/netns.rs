@@ -13,7 +13,7 @@ use std::{
     io::Write as _,
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     sync::{
         Mutex, Once, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -31,7 +31,7 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 
-use crate::{agent::DEADLINE, wait::until};
+use crate::{agent::DEADLINE, command::run_command, wait::until};
 pub use leftovers::remove_leftovers;
 
 /// The directory of named namespaces, shared with iproute2 and CNI runtimes.
@@ -88,27 +88,22 @@ impl Netns {
         live_paths().insert(path.clone());
         let netns = Self { name, path };
         let target = &netns.path;
-        thread::scope(|scope| {
-            scope
-                .spawn(move || {
-                    unshare(CloneFlags::CLONE_NEWNET)
-                        .context("creating a network namespace (requires root)")?;
-                    if !ipv6 {
-                        for device in ["all", "default"] {
-                            write_sysctl(&format!("net.ipv6.conf.{device}.disable_ipv6"), "1")?;
-                        }
-                    }
-                    mount(
-                        Some("/proc/thread-self/ns/net"),
-                        target,
-                        None::<&str>,
-                        MsFlags::MS_BIND,
-                        None::<&str>,
-                    )
-                    .with_context(|| format!("mounting the namespace on {}", target.display()))
-                })
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        on_new_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET)
+                .context("creating a network namespace (requires root)")?;
+            if !ipv6 {
+                for device in ["all", "default"] {
+                    write_sysctl(&format!("net.ipv6.conf.{device}.disable_ipv6"), "1")?;
+                }
+            }
+            mount(
+                Some("/proc/thread-self/ns/net"),
+                target,
+                None::<&str>,
+                MsFlags::MS_BIND,
+                None::<&str>,
+            )
+            .with_context(|| format!("mounting the namespace on {}", target.display()))
         })?;
         drop(lock);
         Ok(netns)
@@ -133,15 +128,10 @@ impl Netns {
     pub fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(&self.path)
             .with_context(|| format!("opening the namespace {}", self.path.display()))?;
-        thread::scope(|scope| {
-            scope
-                .spawn(move || {
-                    setns(&namespace, CloneFlags::CLONE_NEWNET)
-                        .with_context(|| format!("entering the namespace {}", self.name))?;
-                    body()
-                })
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        on_new_thread(|| {
+            setns(&namespace, CloneFlags::CLONE_NEWNET)
+                .with_context(|| format!("entering the namespace {}", self.name))?;
+            body()
         })
     }
 
@@ -202,16 +192,10 @@ impl Netns {
         let namespace = File::open(&self.path)
             .with_context(|| format!("opening the namespace {}", self.path.display()))?;
         Ok(move |port| {
-            thread::scope(|scope| {
-                let connect = || {
-                    setns(&namespace, CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
-                    let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-                    connected.with_context(|| format!("connecting to port {port}"))
-                };
-                scope
-                    .spawn(connect)
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            on_new_thread(|| {
+                setns(&namespace, CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
+                let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+                connected.with_context(|| format!("connecting to port {port}"))
             })
         })
     }
@@ -312,38 +296,14 @@ pub fn remove_all_namespaces() -> Result<()> {
     outcome
 }
 
-/// Runs a command to completion with `input` on stdin and returns its stdout.
-pub(crate) fn run_command(mut command: Command, input: Option<&str>) -> Result<String> {
-    let shown = format!("{command:?}");
-    command.stdin(if input.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("starting {shown}"))?;
-    // No deadlock: the commands used here read all input before they write more than a pipe's capacity.
-    if let (Some(input), Some(mut stdin)) = (input, child.stdin.take())
-        && let Err(error) = stdin.write_all(input.as_bytes())
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
-        return Err(error).with_context(|| format!("writing to {shown}"));
-    }
-    let output = child
-        .wait_with_output()
-        .with_context(|| format!("waiting for {shown}"))?;
-    if !output.status.success() {
-        bail!(
-            "{shown}: {}: {}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim(),
-            String::from_utf8_lossy(&output.stdout).trim(),
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+/// Runs `body` on a thread of its own, which may enter other namespaces because it ends afterwards.
+pub(crate) fn on_new_thread<T: Send>(body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        scope
+            .spawn(body)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The line of the script that iproute2 reports as `Command failed -:7`.

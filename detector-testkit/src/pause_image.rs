@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::netns::run_command;
+use crate::command::run_command;
 
 const SOURCE: &str = "
 #include <signal.h>

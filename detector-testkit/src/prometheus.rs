@@ -5,7 +5,7 @@ use std::{fs, process::Command, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{DEADLINE, http::TestClient, netns::Netns, server::ServerProcess, wait::until};
+use crate::{DEADLINE, daemon::Daemon, http::TestClient, netns::Netns, wait::until};
 
 const ADDRESS: &str = "127.0.0.1:9090";
 
@@ -13,7 +13,7 @@ const ADDRESS: &str = "127.0.0.1:9090";
 #[derive(Debug)]
 pub struct Prometheus<'n> {
     client: TestClient<'n>,
-    _server: ServerProcess,
+    _server: Daemon,
     _folder: tempfile::TempDir,
 }
 
@@ -67,7 +67,8 @@ impl<'n> Prometheus<'n> {
                 folder.path().join("data").display()
             ))
             .arg(format!("--web.listen-address={ADDRESS}"));
-        let mut server = ServerProcess::start(netns, command)?;
+        let log = folder.path().join("log");
+        let mut server = netns.run_in(|| Daemon::start(command, &log))?;
         server.wait_line(DEADLINE, "Server is ready to receive web requests")?;
         Ok(Self {
             client: TestClient::new(netns, format!("http://{ADDRESS}")),

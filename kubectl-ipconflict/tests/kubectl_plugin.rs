@@ -301,11 +301,11 @@ fn silent_agent_delays_the_result_until_its_deadline_only() {
         .1
         .signal(nix::sys::signal::Signal::SIGSTOP)
         .unwrap();
-    let outcome = cluster.run(&["--timeout", "200ms"]);
+    let outcome = cluster.run(&["--timeout", "2s"]);
     assert_eq!(outcome.code().unwrap(), 2, "{outcome:?}");
     assert_shows(
         &outcome,
-        &["(stopped): could not be asked: no answer within 200ms"],
+        &["(stopped): could not be asked: no answer within 2s"],
     );
 }
 

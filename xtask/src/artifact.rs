@@ -15,6 +15,8 @@ pub(crate) struct Artifact {
     pub(crate) executable: PathBuf,
     /// It is an integration test (a file or directory of `tests/`).
     pub(crate) is_integration_test: bool,
+    /// It contains tests: of a library, a program or an integration test.
+    pub(crate) is_test: bool,
 }
 
 /// The executables in cargo's messages, one JSON object per line; other messages are skipped.
@@ -30,6 +32,7 @@ pub(crate) fn parse_artifacts(messages: &str) -> Vec<Artifact> {
                 package_dir: manifest.parent().unwrap_or(manifest).to_owned(),
                 executable: message["executable"].as_str()?.into(),
                 is_integration_test: target["kind"].as_array()?.iter().any(|kind| kind == "test"),
+                is_test: message["profile"]["test"].as_bool()?,
             })
         })
         .collect()
@@ -42,19 +45,20 @@ mod tests {
     #[test]
     fn only_messages_with_an_executable_become_artifacts() {
         let messages = concat!(
-            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["test"],"name":"t"},"executable":"/t/t-1"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","profile":{"test":true},"target":{"kind":["test"],"name":"t"},"executable":"/t/t-1"}"#,
             "\n",
-            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["bench"],"name":"packet_cost"},"executable":"/b"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","profile":{"test":false},"target":{"kind":["bench"],"name":"packet_cost"},"executable":"/b"}"#,
             "\n",
-            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["lib"],"name":"c"},"executable":null}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","profile":{"test":true},"target":{"kind":["lib"],"name":"c"},"executable":null}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        let artifact = |name: &str, executable: &str, is_integration_test| Artifact {
+        let artifact = |name: &str, executable: &str, is_test| Artifact {
             name: name.to_owned(),
             package_dir: "/c".into(),
             executable: executable.into(),
-            is_integration_test,
+            is_integration_test: is_test,
+            is_test,
         };
         assert_eq!(
             parse_artifacts(messages),

@@ -6,9 +6,7 @@ use anyhow::Result;
 
 use crate::{
     architecture::Architecture,
-    ebpf, process,
-    requirements::Group,
-    setup, static_agent,
+    ebpf, process, setup, static_agent,
     stdout::print_line,
     test,
     workspace::{OBJECT_VARIABLE, Workspace},
@@ -55,7 +53,7 @@ impl Profile {
 /// Builds the agent and prints its path.
 pub(crate) fn run(workspace: &Workspace, profile: Profile, is_static: bool) -> Result<()> {
     let agent = if is_static {
-        setup::ensure(workspace, &[Group::Build])?;
+        setup::ensure(workspace, &[setup::BUILD])?;
         let here = Architecture::of_this_machine()?;
         static_agent::build(workspace, here, profile, &[AGENT])?.join(AGENT)
     } else {
@@ -101,7 +99,7 @@ pub(crate) fn binaries(
     profile: Profile,
     binaries: &[Binary],
 ) -> Result<PathBuf> {
-    setup::ensure(workspace, &[Group::Build])?;
+    setup::ensure(workspace, &[setup::BUILD])?;
     let object = ebpf::build(workspace)?;
     let mut command = workspace.cargo();
     command

@@ -23,9 +23,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     build::{self, Profile},
-    files, host, process,
-    requirements::Group,
-    setup,
+    files, host, process, setup,
     stdout::print_line,
     workspace::Workspace,
 };
@@ -71,7 +69,7 @@ pub(crate) struct ClusterArgs {
 /// The user is not root, a build failed, or a part of the cluster did not start.
 pub(crate) fn run(workspace: &Workspace, args: &ClusterArgs) -> Result<ExitCode> {
     host::require_root("the cluster's nodes are network and mount namespaces")?;
-    setup::ensure(workspace, &[Group::Build, Group::Cluster])?;
+    setup::ensure(workspace, &[setup::BUILD, setup::CLUSTER])?;
     let source = match &args.image {
         Some(archive) => ImageSource::Archive(files::absolute(archive)?),
         None => ImageSource::Agent(build::agent(

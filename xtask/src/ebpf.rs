@@ -4,7 +4,6 @@
 //! rustup set for this process must not reach it.
 
 use std::{
-    env,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -17,14 +16,7 @@ use object::{
     elf,
 };
 
-use crate::{
-    compiler::{self, Candidate},
-    linker::{self, Linker},
-    process,
-    requirements::MissingDependency,
-    source_paths,
-    workspace::Workspace,
-};
+use crate::{process, source_paths, toolchain, workspace::Workspace};
 
 /// Package and binary of the eBPF programs.
 const PACKAGE: &str = "detector-ebpf";
@@ -35,27 +27,18 @@ const EMPTY: &str = "detector-ebpf-empty";
 /// Little-endian BPF: all supported machines are little-endian.
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Compiles the eBPF programs for the architecture of this machine and returns the path of the object.
-///
-/// # Errors
-/// The compiler or linker is missing (the message has the fix), or the programs do not compile.
-pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
-    build_for(workspace, env::consts::ARCH)
-}
+/// The architecture whose `pt_regs` the programs could read. None does, so the object is the same for all architectures: the byte
+/// code is for every little-endian machine, and offsets in kernel structs are set when the programs are loaded. A kprobe would
+/// read them, and need an object for each architecture.
+const REGISTERS: &str = "x86_64";
 
-/// Compiles the eBPF programs for kernels of `arch`, which has Rust's name.
-///
-/// The byte code is the same for every little-endian machine, and offsets in kernel structs are set when the programs are
-/// loaded; only code that reads `pt_regs` would depend on `arch`.
+/// Compiles the eBPF programs and returns the path of the object.
 ///
 /// # Errors
-/// As [`build`].
-pub(crate) fn build_for(workspace: &Workspace, arch: &str) -> Result<PathBuf> {
-    let linker = linker::find(workspace).map_err(MissingDependency::from)?;
-    let compiler = compiler::find(linker.llvm).map_err(MissingDependency::from)?;
-    let target = workspace.ebpf_target(arch);
-    process::run(&mut command(workspace, &compiler, &linker, arch)?)
-        .context("the eBPF programs did not compile")?;
+/// The programs do not compile.
+pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let target = workspace.ebpf_target();
+    process::run(&mut command(workspace)?).context("the eBPF programs did not compile")?;
     let built = target.join(TARGET).join("release");
     let object = target.join("detector-ebpf.o");
     install(&built.join(EMPTY), &beside(&object))?;
@@ -76,39 +59,33 @@ fn beside(object: &Path) -> PathBuf {
     object.with_file_name(EMPTY).with_extension("o")
 }
 
-fn command(
-    workspace: &Workspace,
-    compiler: &Candidate,
-    linker: &Linker,
-    arch: &str,
-) -> Result<Command> {
-    let mut command = compiler.cargo_command(workspace)?;
+fn command(workspace: &Workspace) -> Result<Command> {
+    let mut command = toolchain::cargo(workspace);
     command
         .args(["build", "--release", "--package", PACKAGE, "--bins"])
-        .args(["--target", TARGET, "-Z", "build-std=core", "--target-dir"])
-        .arg(workspace.ebpf_target(arch))
-        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &linker.path)
+        .args(["--target", TARGET, "--target-dir"])
+        .arg(workspace.ebpf_target())
         .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            encoded_flags(workspace, compiler, arch)?,
+            "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER",
+            toolchain::linker(workspace),
         )
+        .env("CARGO_ENCODED_RUSTFLAGS", encoded_flags(workspace)?)
         // bpf-linker links bitcode and optimises the program itself.
         .env("CARGO_PROFILE_RELEASE_LTO", "off");
-    compiler.allow_unstable_options(&mut command);
+    toolchain::build_library(&mut command, "core");
     Ok(command)
 }
 
 /// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
 ///
-/// Debug information becomes BTF, which maps and `tp_btf` programs need, and which names source files. `arch` selects the
-/// layout of `pt_regs`.
-fn encoded_flags(workspace: &Workspace, compiler: &Candidate, arch: &str) -> Result<OsString> {
+/// Debug information becomes BTF, which maps and `tp_btf` programs need, and which names source files.
+fn encoded_flags(workspace: &Workspace) -> Result<OsString> {
     let mut flags: Vec<OsString> = vec![
-        format!("--cfg=bpf_target_arch=\"{arch}\"").into(),
+        format!("--cfg=bpf_target_arch=\"{REGISTERS}\"").into(),
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
     ];
-    flags.extend(source_paths::remap_flags(workspace, &compiler.rustc)?);
+    flags.extend(source_paths::remap_flags(workspace, &toolchain::rustc())?);
     Ok(flags.join("\x1f".as_ref()))
 }
 
@@ -184,46 +161,14 @@ mod tests {
     }
 
     #[cfg(feature = "privileged-tests")]
-    mod architectures {
-        use std::collections::BTreeMap;
-
-        use object::{Object as _, ObjectSection as _, SectionKind};
-
-        use super::*;
-        use crate::architecture::Architecture;
-
-        #[test]
-        fn programs_are_the_same_for_all_architectures() {
-            let workspace = Workspace::locate().unwrap();
-            let [amd64, arm64] = Architecture::ALL
-                .map(|architecture| build_for(&workspace, architecture.rust_name()).unwrap())
-                .map(|object| loaded_sections(&fs::read(object).unwrap()));
-            assert!(amd64.contains_key("classifier"), "{:?}", amd64.keys());
-            assert!(amd64 == arm64);
-        }
-
-        #[test]
-        fn objects_do_not_contain_paths_of_this_machine() {
-            let workspace = Workspace::locate().unwrap();
-            let object = fs::read(build(&workspace).unwrap()).unwrap();
-            let text = String::from_utf8_lossy(&object);
-            assert!(text.contains("/src/detector-ebpf/src/"));
-            for path in source_paths::of_this_machine(&workspace) {
-                assert!(!text.contains(path.to_str().unwrap()), "{path:?}");
-            }
-        }
-
-        /// Code and data by section. BTF contains paths of the bindings, which have the architecture's name.
-        fn loaded_sections(object: &[u8]) -> BTreeMap<String, Vec<u8>> {
-            let file = object::File::parse(object).unwrap();
-            file.sections()
-                .filter(|section| section.kind() != SectionKind::Metadata)
-                .map(|section| {
-                    let data = section.data().unwrap().to_vec();
-                    (section.name().unwrap().to_owned(), data)
-                })
-                .filter(|(name, _)| !name.starts_with(".BTF"))
-                .collect()
+    #[test]
+    fn object_does_not_contain_paths_of_this_machine() {
+        let workspace = Workspace::locate().unwrap();
+        let object = fs::read(build(&workspace).unwrap()).unwrap();
+        let text = String::from_utf8_lossy(&object);
+        assert!(text.contains("/src/detector-ebpf/src/"));
+        for path in source_paths::of_this_machine(&workspace) {
+            assert!(!text.contains(path.to_str().unwrap()), "{path:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{files, process, requirements::Group, setup, stdout::print_line, workspace::Workspace};
+use crate::{files, process, setup, stdout::print_line, workspace::Workspace};
 
 /// Time limit for one input.
 const INPUT_SECONDS: u32 = 10;
@@ -57,7 +57,7 @@ pub(crate) struct FuzzOptions {
 /// # Errors
 /// The build or a target failed. A failing input is saved in the corpus, which `cargo test` replays.
 pub(crate) fn run(workspace: &Workspace, options: &FuzzOptions) -> Result<()> {
-    setup::ensure(workspace, &[Group::Fuzz])?;
+    setup::ensure(workspace, &[setup::FUZZ])?;
     let corpus = workspace.root().join("fuzz/corpus");
     let targets = select_targets(&corpus, &options.targets)?;
     let runner = FuzzRunner {

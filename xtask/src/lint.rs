@@ -5,13 +5,11 @@
 
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{
     architecture::Architecture,
-    process, python,
-    requirements::Group,
-    setup, static_agent,
+    process, python, setup, static_agent,
     test::{CLUSTER_TESTS, PRIVILEGED_FEATURES},
     tools::{self, Tool},
     vm,
@@ -40,12 +38,12 @@ pub(crate) struct LintOptions {
 /// At least one check failed; the error names them.
 pub(crate) fn run(workspace: &Workspace, options: &LintOptions) -> Result<()> {
     if options.arm64 {
-        setup::ensure(workspace, &[Group::Arm64])?;
+        setup::ensure(workspace, &[setup::ARM64])?;
         return process::run(&mut static_agent::check(workspace, Architecture::Arm64)?);
     }
-    setup::ensure(workspace, &[Group::Lint])?;
+    setup::ensure(workspace, &[setup::LINT])?;
     let mut failed = Vec::new();
-    for mut check in checks(workspace)? {
+    for mut check in checks(workspace) {
         eprintln!("lint: {}", check.name);
         if let Err(error) = process::run(&mut check.command) {
             eprintln!("lint: {error:#}");
@@ -58,7 +56,7 @@ pub(crate) fn run(workspace: &Workspace, options: &LintOptions) -> Result<()> {
     Ok(())
 }
 
-fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
+fn checks(workspace: &Workspace) -> Vec<LintCheck> {
     let cargo = |args: &[&str]| {
         let mut command = workspace.cargo();
         command.args(args);
@@ -92,18 +90,23 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
         command.env("CARGO_PROFILE_DEV_PANIC", "abort");
     }
 
-    let mut deny = tool_command(workspace, &tools::DENY)?;
+    let tool = |tool: Tool| {
+        let mut command = Command::new(tool.path(workspace));
+        command.current_dir(workspace.root());
+        command
+    };
+    let mut deny = tool(tools::DENY);
     // Without `advisories`, which would clone the advisory database on every run.
     deny.args(["check", "--hide-inclusion-graph"])
         .args(["bans", "licenses", "sources"]);
-    let mut machete = tool_command(workspace, &tools::MACHETE)?;
+    let mut machete = tool(tools::MACHETE);
     machete.args(["--skip-target-dir", "."]);
 
     let mut workflows = Command::new(python::program(workspace, "actionlint"));
     workflows.current_dir(workspace.root());
 
     let check = |name, command| LintCheck { name, command };
-    Ok(vec![
+    vec![
         check("format", cargo(&["fmt", "--all", "--check"])),
         check("clippy", clippy),
         check(
@@ -116,14 +119,5 @@ fn checks(workspace: &Workspace) -> Result<Vec<LintCheck>> {
         check("licences, sources and bans", deny),
         check("unused dependencies", machete),
         check("workflows", workflows),
-    ])
-}
-
-fn tool_command(workspace: &Workspace, tool: &Tool) -> Result<Command> {
-    let path = tool
-        .find(workspace)
-        .with_context(|| format!("{} was installed but cannot be found", tool.name()))?;
-    let mut command = Command::new(path);
-    command.current_dir(workspace.root());
-    Ok(command)
+    ]
 }

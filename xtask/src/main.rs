@@ -9,27 +9,25 @@ mod bench;
 mod build;
 mod cache;
 mod cluster;
-mod compiler;
 mod demo;
-mod doctor;
 mod ebpf;
 mod files;
 mod fuzz;
 mod host;
 mod kubernetes;
-mod linker;
 mod lint;
 mod process;
 mod python;
 mod release;
-mod requirements;
 mod run;
 mod setup;
 mod soak;
 mod source_paths;
 mod static_agent;
 mod stdout;
+mod suite;
 mod test;
+mod toolchain;
 mod tools;
 mod vm;
 mod workspace;
@@ -108,7 +106,7 @@ fn dispatch(task: Task) -> anyhow::Result<ExitCode> {
         Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Soak(options) => soak::run(&workspace, &options),
         Task::Release(options) => release::run(&workspace, &options),
-        Task::Doctor => doctor::run(&workspace),
+        Task::Doctor => setup::doctor(&workspace),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -4,10 +4,10 @@ use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
-use crate::{process, requirements::MissingDependency, workspace::Workspace};
+use crate::{files, process, workspace::Workspace};
 
-/// Debian packages that provide Python with `venv`.
-pub(crate) const PACKAGES: &[&str] = &["python3", "python3-venv"];
+/// Debian's, whatever else is in `PATH`.
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 /// The programs, as requirements for pip.
 const PROGRAMS: [&str; 4] = [
@@ -31,45 +31,28 @@ pub(crate) fn program(workspace: &Workspace, name: &str) -> PathBuf {
     environment(workspace).join("bin").join(name)
 }
 
-/// Checks that the environment holds the pinned versions; returns its path.
-pub(crate) fn probe(workspace: &Workspace) -> Result<String, MissingDependency> {
-    let print_versions = "import importlib.metadata as m, sys; [print(n + '==' + m.version(n)) for n in sys.argv[1:]]";
-    let names = PROGRAMS.map(|program| program.split("==").next().unwrap_or(program));
-    let versions = process::try_output(
-        Command::new(program(workspace, "python3"))
-            .args(["-c", print_versions])
-            .args(names),
-    );
-    let environment = environment(workspace).display().to_string();
-    match versions {
-        Some(versions) if versions.lines().eq(PROGRAMS) => Ok(environment),
-        _ => Err(MissingDependency::absent(
-            format!("not in {environment}"),
-            format!(
-                "python3 -m venv {environment} && {environment}/bin/pip install {}",
-                PROGRAMS.join(" ")
-            ),
-        )),
-    }
-}
-
-/// Whether the system's Python can create an environment.
-pub(crate) fn has_venv() -> bool {
-    process::try_output(Command::new("python3").args(["-c", "import venv, ensurepip"])).is_some()
+/// Whether the environment has the pinned versions.
+pub(crate) fn is_installed(workspace: &Workspace) -> bool {
+    files::read_text(&marker(workspace)).is_ok_and(|text| text == PROGRAMS.join("\n"))
 }
 
 /// Creates the environment in `target/tools`.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
-    let environment = environment(workspace);
     process::run(
-        Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(environment),
+        Command::new(PYTHON)
+            .args(["-m", "venv", "--clear"])
+            .arg(environment(workspace)),
     )?;
     process::run(
         Command::new(program(workspace, "python3"))
             .args(["-m", "pip", "install", "--quiet"])
             .arg("--disable-pip-version-check")
             .args(PROGRAMS),
-    )
+    )?;
+    files::write(&marker(workspace), PROGRAMS.join("\n"))
+}
+
+/// Lists what was installed, once all of it was.
+fn marker(workspace: &Workspace) -> PathBuf {
+    environment(workspace).join("installed")
 }

@@ -6,9 +6,7 @@ use anyhow::Result;
 
 use crate::{
     build::{self, AGENT_BINARY, Binary, Profile},
-    host, process,
-    requirements::Group,
-    setup,
+    host, process, setup,
     workspace::Workspace,
 };
 
@@ -38,7 +36,7 @@ pub(crate) struct SoakOptions {
 /// The user is not root, a build failed, the agent leaked, or its state differs from a fresh snapshot.
 pub(crate) fn run(workspace: &Workspace, options: &SoakOptions) -> Result<()> {
     host::require_root("the soak test creates network namespaces and loads eBPF programs")?;
-    setup::ensure(workspace, &[Group::Build, Group::Demo])?;
+    setup::ensure(workspace, &[setup::BUILD])?;
     let profile = Profile::from_debug_flag(options.debug);
     build::binaries(workspace, profile, &[AGENT_BINARY, SOAK])?;
     let mut command = Command::new(SOAK.path(workspace, profile));

@@ -14,10 +14,7 @@ use anyhow::{Context as _, Result};
 use crate::{
     architecture::Architecture,
     build::{AGENT, Profile},
-    compiler::{self, Candidate},
-    ebpf, linker, process,
-    requirements::MissingDependency,
-    source_paths,
+    ebpf, process, source_paths, toolchain,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -25,14 +22,14 @@ use crate::{
 /// have no debug information.
 ///
 /// # Errors
-/// No compiler has the standard library of the architecture or its source, or an executable does not compile.
+/// An executable does not compile.
 pub(crate) fn build(
     workspace: &Workspace,
     architecture: Architecture,
     profile: Profile,
     executables: &[&str],
 ) -> Result<PathBuf> {
-    let object = ebpf::build_for(workspace, architecture.rust_name())?;
+    let object = ebpf::build(workspace)?;
     let mut command = cargo(workspace, "build", architecture, executables)?;
     command.args(profile.flag()).env(OBJECT_VARIABLE, object);
     process::run(&mut command)
@@ -60,9 +57,8 @@ fn cargo(
     architecture: Architecture,
     executables: &[&str],
 ) -> Result<Command> {
-    let toolchain = Toolchain::find(workspace)?;
     let target = architecture.target();
-    let mut command = toolchain.cargo(workspace, &target)?;
+    let mut command = toolchain::cargo(workspace);
     command
         .args([subcommand, "--locked"])
         .args(
@@ -73,58 +69,16 @@ fn cargo(
         .args(["--target", &target, "--target-dir"])
         .arg(target_dir(workspace))
         // With `--target`, these flags do not reach build scripts and procedural macros, which cannot be static.
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            flags(workspace, architecture, toolchain.rustc())?,
-        );
+        .env("CARGO_ENCODED_RUSTFLAGS", flags(workspace, architecture)?);
+    if !has_standard_library(&target) {
+        toolchain::build_library(&mut command, "std,panic_unwind");
+    }
     Ok(command)
 }
 
-/// The compiler of a release: the same one for all architectures.
-enum Toolchain {
-    /// The current one, which has the standard library of every architecture.
-    Current,
-    /// One with the library's source, from which a missing standard library is built.
-    WithSource(Candidate),
-}
-
-impl Toolchain {
-    fn find(workspace: &Workspace) -> Result<Self> {
-        let rustc = Path::new("rustc");
-        let has_library =
-            |architecture: Architecture| has_standard_library(rustc, &architecture.target());
-        if Architecture::ALL.into_iter().all(has_library) {
-            return Ok(Self::Current);
-        }
-        // The compiler of the eBPF programs, whose choice depends on their linker; `lint` works without the linker.
-        let linker = linker::find(workspace).map_or(Some(linker::LLVM), |linker| linker.llvm);
-        let compiler = compiler::find(linker).map_err(MissingDependency::from)?;
-        Ok(Self::WithSource(compiler))
-    }
-
-    fn cargo(&self, workspace: &Workspace, target: &str) -> Result<Command> {
-        let Self::WithSource(compiler) = self else {
-            return Ok(workspace.cargo());
-        };
-        let mut command = compiler.cargo_command(workspace)?;
-        if !has_standard_library(&compiler.rustc, target) {
-            compiler.allow_unstable_options(&mut command);
-            command.args(["-Z", "build-std=std,panic_unwind"]);
-        }
-        Ok(command)
-    }
-
-    fn rustc(&self) -> &Path {
-        match self {
-            Self::Current => Path::new("rustc"),
-            Self::WithSource(compiler) => &compiler.rustc,
-        }
-    }
-}
-
-fn has_standard_library(rustc: &Path, target: &str) -> bool {
+fn has_standard_library(target: &str) -> bool {
     process::try_output(
-        Command::new(rustc)
+        Command::new(toolchain::rustc())
             .args(["--print", "target-libdir", "--target"])
             .arg(target),
     )
@@ -132,12 +86,12 @@ fn has_standard_library(rustc: &Path, target: &str) -> bool {
 }
 
 /// Compiler flags in the format of `CARGO_ENCODED_RUSTFLAGS`.
-fn flags(workspace: &Workspace, architecture: Architecture, rustc: &Path) -> Result<OsString> {
+fn flags(workspace: &Workspace, architecture: Architecture) -> Result<OsString> {
     let mut flags: Vec<OsString> = vec![
         "-Ctarget-feature=+crt-static".into(),
         format!("-Clinker={}", architecture.c_compiler()).into(),
         "-Cstrip=debuginfo".into(),
     ];
-    flags.extend(source_paths::remap_flags(workspace, rustc)?);
+    flags.extend(source_paths::remap_flags(workspace, &toolchain::rustc())?);
     Ok(flags.join("\x1f".as_ref()))
 }

@@ -6,9 +6,7 @@ use anyhow::Result;
 
 use crate::{
     build::{self, AGENT_BINARY, PLUGIN_BINARY, Profile},
-    files, host, process,
-    requirements::Group,
-    setup, vm,
+    files, host, process, setup, suite, vm,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
 
@@ -65,9 +63,9 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
         "the tests create network namespaces and load eBPF programs \
          (`cargo test` runs those that need no privileges)",
     )?;
-    let mut groups = vec![Group::Build, Group::Demo, Group::Test];
+    let mut groups = vec![setup::BUILD, setup::TEST];
     if options.cluster {
-        groups.push(Group::Cluster);
+        groups.push(setup::CLUSTER);
     }
     setup::ensure(workspace, &groups)?;
     // A test may run the program of another package; cargo builds those of its own.
@@ -76,6 +74,9 @@ pub(crate) fn run(workspace: &Workspace, options: &TestOptions) -> Result<()> {
     let sequences = options
         .model_sequences
         .map(|n| ("MODEL_SEQUENCES", n.to_string()));
+    if !options.cluster && options.cargo_args.is_empty() {
+        return suite::run(workspace, &object, sequences.as_slice());
+    }
     let mut images = Vec::new();
     for (variable, image) in [
         ("CLUSTER_IMAGE", &options.image),

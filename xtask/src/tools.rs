@@ -1,52 +1,62 @@
-//! Cargo subcommands that `lint` and `release` use, installed for this checkout only.
+//! Programs from crates.io, installed for this checkout only.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::{
-    host::{find_program, is_executable},
-    process,
-    workspace::Workspace,
-};
+use crate::{files, process, workspace::Workspace};
 
 /// A program that `cargo install` provides.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
     /// Crate and executable.
-    name: &'static str,
-    /// The version that `setup` installs.
+    pub(crate) name: &'static str,
     version: &'static str,
+    features: &'static [&'static str],
 }
+
+/// Links the eBPF programs and writes their BTF. Its LLVM, the development files of which it is built with, must not be older
+/// than that of the compiler.
+pub(crate) const LINKER: Tool = Tool {
+    name: "bpf-linker",
+    version: "0.13.0",
+    features: &["--no-default-features", "--features", "llvm-22"],
+};
+const LLVM: &str = "/usr/lib/llvm-22";
 
 /// Checks licences, sources and banned dependencies.
 pub(crate) const DENY: Tool = Tool {
     name: "cargo-deny",
     version: "0.20.2",
+    features: &[],
 };
 
 /// Finds unused dependencies.
 pub(crate) const MACHETE: Tool = Tool {
     name: "cargo-machete",
     version: "0.9.2",
+    features: &[],
 };
 
 /// Writes the software bill of materials.
 pub(crate) const CYCLONEDX: Tool = Tool {
     name: "cargo-cyclonedx",
     version: "0.5.9",
+    features: &[],
 };
 
 impl Tool {
-    /// Name of the crate and the executable.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
+    /// The executable.
+    pub(crate) fn path(&self, workspace: &Workspace) -> PathBuf {
+        workspace.tools().join("bin").join(self.name)
     }
 
-    /// The executable: the one installed for this checkout, or the one in PATH.
-    pub(crate) fn find(&self, workspace: &Workspace) -> Option<PathBuf> {
-        Some(workspace.tool(self.name))
-            .filter(|path| is_executable(path))
-            .or_else(|| find_program(self.name))
+    /// Whether this version is installed.
+    pub(crate) fn is_installed(&self, workspace: &Workspace) -> bool {
+        // Written by `cargo install`.
+        let installed = files::read_text(&workspace.tools().join(".crates.toml"));
+        let entry = format!("\"{} {} ", self.name, self.version);
+        installed.is_ok_and(|text| text.contains(&entry)) && self.path(workspace).is_file()
     }
 
     /// Installs it into `target/tools`, unoptimised: it runs for seconds, optimising it takes minutes.
@@ -54,20 +64,13 @@ impl Tool {
         process::run(
             workspace
                 .cargo()
-                .args(["install", self.name, "--version", self.version, "--locked"])
-                .arg("--debug")
-                .arg("--root")
+                .args(["install", self.name, "--version", self.version])
+                .args(self.features)
+                .args(["--locked", "--debug", "--root"])
                 .arg(workspace.tools())
                 .env("CARGO_PROFILE_DEV_DEBUG", "0")
+                .env("LLVM_PREFIX", LLVM)
                 .env_remove("CARGO_TARGET_DIR"),
-        )
-    }
-
-    /// The command that installs it for the user.
-    pub(crate) fn install_command(&self) -> String {
-        format!(
-            "cargo install {} --version {} --locked",
-            self.name, self.version
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -32,7 +32,7 @@ impl Workspace {
             .with_context(|| format!("{} has no parent directory", manifest_dir.display()))?
             .to_path_buf();
         let metadata = process::output(
-            host_cargo()
+            Command::new(host_cargo())
                 .args(["metadata", "--no-deps", "--format-version", "1"])
                 .current_dir(&root),
         )?;
@@ -60,25 +60,21 @@ impl Workspace {
         self.target.join("tools")
     }
 
-    /// Path of an executable in [`Self::tools`].
-    pub(crate) fn tool(&self, name: &str) -> PathBuf {
-        self.tools().join("bin").join(name)
-    }
-
     /// Target directory of the eBPF build: a separate one, so that it never waits for cargo's lock.
-    pub(crate) fn ebpf_target(&self, arch: &str) -> PathBuf {
-        if arch == env::consts::ARCH {
-            self.target.join("ebpf")
-        } else {
-            self.target.join(format!("ebpf-{arch}"))
-        }
+    pub(crate) fn ebpf_target(&self) -> PathBuf {
+        self.target.join("ebpf")
     }
 
     /// A cargo command of the current toolchain, in the checkout.
     pub(crate) fn cargo(&self) -> Command {
-        let mut command = host_cargo();
+        self.program(host_cargo())
+    }
+
+    /// A program, in the checkout, without the variables that `cargo run` set for this process.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
         command.current_dir(&self.root);
-        // `cargo run` added its own library directories; the nested cargo sets what it needs.
+        // `cargo run` added its own library directories; a nested cargo sets what it needs.
         command.env_remove("LD_LIBRARY_PATH");
         for (variable, _) in env::vars_os() {
             if describes_this_package(&variable.to_string_lossy()) {
@@ -97,6 +93,6 @@ fn describes_this_package(variable: &str) -> bool {
         .any(|prefix| variable.starts_with(prefix))
 }
 
-fn host_cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+fn host_cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -5,8 +5,8 @@ use std::{env, path::Path};
 use anyhow::{Context as _, bail, ensure};
 use detector_testkit::{
     cluster::{ClusterOptions, Family},
+    daemon::Daemon,
     http::TestClient,
-    server::ServerProcess,
 };
 use serde_json::{Value, json};
 
@@ -167,7 +167,9 @@ fn page_is_reached_by_port_forward(it: &Installation, address: &str) {
         &format!("ds/{RELEASE}"),
         "9842",
     ]);
-    let mut forward = ServerProcess::start(it.cluster.netns(), forward).unwrap();
+    let netns = it.cluster.netns();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut forward = netns.run_in(|| Daemon::start(forward, log.path())).unwrap();
     forward
         .wait_line(LONG, "Forwarding from 127.0.0.1")
         .unwrap();

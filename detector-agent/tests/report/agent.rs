@@ -136,7 +136,8 @@ fn webhooks_use_the_proxy_of_the_environment() {
         .env("HTTP_PROXY", format!("http://{}", proxy.address()))
         .env("NO_PROXY", "127.0.0.1");
     let mut agent = Agent::start_ready(&node, &command).unwrap();
-    for pod in two_pods(&node) {
+    let pods = two_pods(&node);
+    for pod in &pods {
         pod.add_address("10.244.2.10/32").unwrap();
     }
     for (receiver, target) in [

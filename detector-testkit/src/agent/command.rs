@@ -2,11 +2,11 @@
 
 use std::{
     ffi::OsString,
-    io::Read,
+    fs::File,
+    io::{Read as _, Seek as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -110,8 +110,12 @@ impl AgentCommand {
 
     /// Starts it in a namespace with stdout and stderr piped.
     pub(super) fn spawn(&self, netns: &Netns) -> Result<Child> {
+        self.start(netns, self.build())
+    }
+
+    fn start(&self, netns: &Netns, mut command: Command) -> Result<Child> {
         netns.run_in(|| {
-            self.build()
+            command
                 .spawn()
                 .with_context(|| format!("starting {}", self.binary.display()))
         })
@@ -144,41 +148,35 @@ impl AgentCommand {
     /// # Errors
     /// The binary cannot be started, or it still runs at the deadline; then it is killed.
     pub fn run_to_end(&self, netns: &Netns, deadline: Duration) -> Result<Outcome> {
-        let mut child = self.spawn(netns)?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        thread::scope(|scope| {
-            let stdout = scope.spawn(|| read_all(stdout));
-            let stderr = scope.spawn(|| read_all(stderr));
-            let status = wait_child(&mut child, deadline);
-            if status.is_err() {
-                child
-                    .kill()
-                    .and_then(|()| child.wait())
-                    .context("killing it")?;
-            }
-            let text = |reader: thread::ScopedJoinHandle<'_, std::io::Result<String>>| {
-                reader
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    .context("reading its output")
-            };
-            let (stdout, stderr) = (text(stdout)?, text(stderr)?);
-            let status =
-                status.with_context(|| format!("{:?} wrote {stdout}{stderr}", self.args))?;
-            Ok(Outcome {
-                status,
-                stdout,
-                stderr,
-            })
+        let [stdout, stderr] = [tempfile::tempfile()?, tempfile::tempfile()?];
+        let mut command = self.build();
+        command
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?);
+        let mut child = self.start(netns, command)?;
+        let status = wait_child(&mut child, deadline);
+        if status.is_err() {
+            child
+                .kill()
+                .and_then(|()| child.wait())
+                .context("killing it")?;
+        }
+        let (stdout, stderr) = (read_all(stdout)?, read_all(stderr)?);
+        let status = status.with_context(|| format!("{:?} wrote {stdout}{stderr}", self.args))?;
+        Ok(Outcome {
+            status,
+            stdout,
+            stderr,
         })
     }
 }
 
-fn read_all(stream: Option<impl Read>) -> std::io::Result<String> {
+fn read_all(mut output: File) -> Result<String> {
     let mut text = String::new();
-    if let Some(mut stream) = stream {
-        stream.read_to_string(&mut text)?;
-    }
+    output
+        .rewind()
+        .and_then(|()| output.read_to_string(&mut text))
+        .context("reading the output of a command")?;
     Ok(text)
 }
 

@@ -13,11 +13,10 @@ use tempfile::TempDir;
 use super::{
     Family,
     access::{ApiAccess, Controllers, Server},
-    daemon::Daemon,
     kubeconfig::{SERVER_NAME, kubeconfig},
     programs::Programs,
 };
-use crate::{netns::Netns, wait::until};
+use crate::{daemon::Daemon, netns::Netns, wait::until};
 
 /// How long a server may take to respond; the API server takes five seconds on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
@@ -318,7 +317,7 @@ impl ControlPlane {
         let mut command = Command::new(self.programs.client("kubectl"));
         command.arg("--kubeconfig").arg(config).args(args);
         self.netns
-            .run_in(|| crate::netns::run_command(command, None))
+            .run_in(|| crate::command::run_command(command, None))
             .map(drop)
     }
 }

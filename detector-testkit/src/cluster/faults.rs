@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, process::Command};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Cluster, ClusterNode};
-use crate::netns::run_command;
+use crate::command::run_command;
 
 /// The state of `host-local` for the network of [`crate::Containerd`].
 const ALLOCATIONS: &str = "/var/lib/cni/networks/testkit";

@@ -7,7 +7,6 @@
 mod access;
 mod chart;
 mod control_plane;
-mod daemon;
 mod family;
 mod faults;
 mod kubeconfig;
@@ -24,11 +23,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{
-    netns::{Netns, run_command},
-    node::Node,
-    proxy::Proxy,
-};
+use crate::{command::run_command, netns::Netns, node::Node, proxy::Proxy};
 pub use access::{ApiAccess, Controllers, Server};
 pub use chart::{chart_image, copy_chart, copy_deployment};
 use control_plane::ControlPlane;

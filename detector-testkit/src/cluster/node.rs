@@ -5,8 +5,8 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::{Family, control_plane::ControlPlane, daemon::Daemon, programs::Programs};
-use crate::{containerd::Containerd, node::Node};
+use super::{Family, control_plane::ControlPlane, programs::Programs};
+use crate::{containerd::Containerd, daemon::Daemon, node::Node};
 
 /// A running node. On drop, kubelet stops first, so that it does not start again what is removed; then the pods, then
 /// containerd.

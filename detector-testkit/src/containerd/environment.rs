@@ -1,20 +1,15 @@
 //! The environment of a test's containerd: private mounts, configuration, removal of leftovers of earlier runs.
 
-use std::{
-    fs::{self, File},
-    path::Path,
-    thread,
-};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::cni::PLUGIN_DIRECTORY;
+use crate::{cni::PLUGIN_DIRECTORY, mounts::PrivateMounts};
 
 /// The image of sandboxes, whose program waits for signals.
 pub const IMAGE: &str = "localhost/ipconflict-pause:1";
@@ -24,35 +19,25 @@ pub(super) const PROGRAM: &str = "ipconflict-pause-";
 
 /// Creates a mount namespace with an empty `/run` and `/var/lib`; with the directory of a node's containerd also as
 /// [`mount_node_paths`] does.
-pub(super) fn private_mounts(node: Option<&Path>) -> Result<File> {
-    thread::scope(|scope| {
-        let created = scope.spawn(move || {
-            unshare(CloneFlags::CLONE_NEWNS)
-                .context("creating a mount namespace (requires root)")?;
-            let none = None::<&str>;
-            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-                .context("making mounts private")?;
-            // A mount hidden by the tmpfs stays in the list of mounts, where containerd would find it by its path. Fails when
-            // nothing is mounted there any more.
-            while umount2("/run/netns", MntFlags::MNT_DETACH).is_ok() {}
-            for path in ["/run", "/var/lib"] {
-                mount(
-                    Some("tmpfs"),
-                    path,
-                    Some("tmpfs"),
-                    MsFlags::empty(),
-                    Some("size=256m"),
-                )
-                .with_context(|| format!("mounting an empty {path}"))?;
-            }
-            if let Some(directory) = node {
-                mount_node_paths(directory)?;
-            }
-            File::open("/proc/thread-self/ns/mnt").context("opening the mount namespace")
-        });
-        created
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+pub(super) fn private_mounts(node: Option<&Path>) -> Result<PrivateMounts> {
+    PrivateMounts::create(|| {
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+            .context("making mounts private")?;
+        // A mount hidden by the tmpfs stays in the list of mounts, where containerd would find it by its path. Fails when
+        // nothing is mounted there any more.
+        while umount2("/run/netns", MntFlags::MNT_DETACH).is_ok() {}
+        for path in ["/run", "/var/lib"] {
+            mount(
+                Some("tmpfs"),
+                path,
+                Some("tmpfs"),
+                MsFlags::empty(),
+                Some("size=256m"),
+            )
+            .with_context(|| format!("mounting an empty {path}"))?;
+        }
+        node.map_or(Ok(()), mount_node_paths)
     })
 }
 

@@ -7,38 +7,28 @@
 mod environment;
 
 use std::{
-    fs::{self, File},
+    fs,
     io::Write as _,
-    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
+    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use detector_cri::PodSandboxConfig;
-use nix::{
-    sched::{CloneFlags, setns, unshare},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    agent::{AgentCommand, wait_child},
-    cri::CriClient,
-    netns::Netns,
-    pause_image,
-    wait::until,
+    agent::AgentCommand, command::run_command, cri::CriClient, daemon::Daemon,
+    mounts::PrivateMounts, netns::Netns, pause_image, wait::until,
 };
 use environment::{PROGRAM, config, kill_processes, private_mounts, remove_leftovers};
 
 pub use environment::IMAGE as PAUSE_IMAGE;
 
-/// How long containerd may take to start or stop; it takes half a second on an idle machine.
-const DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long containerd may take to start; it takes half a second on an idle machine.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The data directory of `host-local`, in a directory of its own as in `/var/lib/cni/networks`.
 const IPAM_DIR: &str = "cni-state/networks";
 
@@ -48,10 +38,9 @@ pub struct Containerd {
     directory: TempDir,
     /// The path of the node's network namespace.
     netns: PathBuf,
-    /// The mount namespace; the open file keeps it alive while containerd is stopped.
-    mounts: File,
+    mounts: PrivateMounts,
     program: String,
-    daemon: Option<Child>,
+    daemon: Option<Daemon>,
     client: Option<CriClient>,
     /// Those created by this value.
     sandboxes: Vec<Sandbox>,
@@ -149,7 +138,7 @@ impl Containerd {
                 .arg(&socket)
                 .args(["-n", "k8s.io", "images", "import"])
                 .arg(&image);
-            crate::netns::run_command(import, None).context("importing the pause image")
+            run_command(import, None).context("importing the pause image")
         })?;
         Ok(containerd)
     }
@@ -194,7 +183,7 @@ impl Containerd {
         let mounts = format!(
             "--mount=/proc/{}/fd/{}",
             std::process::id(),
-            self.mounts.as_raw_fd()
+            self.mounts.descriptor()
         );
         let mut command = AgentCommand::new("nsenter", [mounts, "--".to_owned()]);
         command = command.arg(binary.as_ref());
@@ -269,18 +258,9 @@ impl Containerd {
     /// The daemon cannot be stopped.
     pub fn stop_daemon(&mut self) -> Result<()> {
         self.client = None;
-        let Some(mut daemon) = self.daemon.take() else {
-            return Ok(());
-        };
-        kill(Pid::from_raw(i32::try_from(daemon.id())?), Signal::SIGTERM)
-            .context("stopping containerd")?;
-        if wait_child(&mut daemon, DAEMON_TIMEOUT).is_err() {
-            daemon
-                .kill()
-                .and_then(|()| daemon.wait())
-                .context("killing containerd")?;
-        }
-        Ok(())
+        self.daemon
+            .take()
+            .map_or(Ok(()), |mut daemon| daemon.stop())
     }
 
     /// Starts the daemon, also after [`Containerd::stop_daemon`], and waits until it responds.
@@ -289,36 +269,22 @@ impl Containerd {
     /// The daemon exits or does not respond in time; the error contains the end of its log.
     pub fn start_daemon(&mut self) -> Result<()> {
         let path = self.directory.path();
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(path.join("log"))?;
-        let daemon = self.run_in(|| {
-            let mut command = Command::new("containerd");
-            command
-                .arg("--config")
-                .arg(path.join("config.toml"))
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(log);
-            command.spawn().context("starting containerd")
-        })?;
+        let mut command = Command::new("containerd");
+        command.arg("--config").arg(path.join("config.toml"));
+        let log = path.join("log");
+        let daemon = self.run_in(|| Daemon::start(command, &log))?;
         let daemon = self.daemon.insert(daemon);
-        let socket = self.directory.path().join("containerd.sock");
+        let socket = path.join("containerd.sock");
         // It does not notify its readiness.
         let client = until(
-            DAEMON_TIMEOUT,
+            START_TIMEOUT,
             "containerd to respond",
             || match CriClient::open(&socket) {
-                Err(_) if daemon.try_wait()?.is_some() => Ok(Err(anyhow!("containerd exited"))),
+                Err(_) if daemon.exit_status()?.is_some() => Ok(Err(anyhow!("containerd exited"))),
                 other => other.map(Ok),
             },
         );
-        self.client = Some(client.flatten().with_context(|| {
-            let log = fs::read_to_string(path.join("log")).unwrap_or_default();
-            let lines: Vec<_> = log.lines().collect();
-            lines[lines.len().saturating_sub(20)..].join("\n")
-        })?);
+        self.client = Some(client.flatten().with_context(|| daemon.log_tail())?);
         Ok(())
     }
 
@@ -359,20 +325,7 @@ impl Containerd {
     /// # Errors
     /// That of `body`, or the namespaces cannot be entered.
     pub fn run_in<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let netns = File::open(&self.netns).context("opening the node's namespace")?;
-        let mounts = &self.mounts;
-        thread::scope(|scope| {
-            let inside = scope.spawn(move || {
-                setns(&netns, CloneFlags::CLONE_NEWNET).context("entering the node's namespace")?;
-                // setns(2): a thread that shares its filesystem attributes cannot enter a mount namespace.
-                unshare(CloneFlags::CLONE_FS).context("unsharing the filesystem attributes")?;
-                setns(mounts, CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
-                body()
-            });
-            inside
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        self.mounts.run_in_network(Some(&self.netns), body)
     }
 
     fn clean_up(&mut self) -> Result<()> {

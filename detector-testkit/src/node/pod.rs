@@ -255,7 +255,7 @@ impl Pod {
     pub fn delete(self) -> Result<()> {
         let mut command = std::process::Command::new("ip");
         command.args(["-n", &self.node, "link", "delete", &self.device]);
-        crate::netns::run_command(command, None).map(drop)
+        crate::command::run_command(command, None).map(drop)
     }
 }
 

@@ -8,9 +8,7 @@ use detector_bench::figure::FIGURES_VARIABLE;
 use super::{BenchOptions, document, machine, machine::Machine, read_figures, remove_old, table};
 use crate::{
     build::{self, AGENT_BINARY, Binary, Profile},
-    files, process,
-    requirements::Group,
-    setup,
+    files, process, setup,
     stdout::print_line,
     workspace::Workspace,
 };
@@ -26,7 +24,7 @@ const FLEET_SCALE: Binary = Binary {
 /// # Errors
 /// A build failed, a server did not start, or a result could not be written.
 pub(super) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
-    setup::ensure(workspace, &[Group::Build, Group::Demo, Group::Cluster])?;
+    setup::ensure(workspace, &[setup::BUILD, setup::CLUSTER])?;
     let profile = Profile::from_debug_flag(options.debug);
     build::binaries(workspace, profile, &[AGENT_BINARY, FLEET_SCALE])?;
     let directory = workspace.target().join("bench");

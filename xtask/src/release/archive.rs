@@ -10,10 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{NAME, PROGRAMS, Release};
-use crate::{
-    architecture::Architecture, files, process, requirements::MissingDependency,
-    workspace::Workspace,
-};
+use crate::{architecture::Architecture, files, process, workspace::Workspace};
 
 /// Shells, and what they add before and after a program's name in that of its completions.
 const COMPLETIONS: [(&str, &str, &str); 3] = [
@@ -47,11 +44,11 @@ pub(super) fn build(
         install_executable(&program, &directory.join(name))?;
         for (shell, before, after) in COMPLETIONS {
             let script =
-                process::output(command(architecture, &program)?.args(["completions", shell]))?;
+                process::output(command(architecture, &program).args(["completions", shell]))?;
             files::write(&completions.join(format!("{before}{name}{after}")), script)?;
         }
         process::run(
-            command(architecture, &program)?
+            command(architecture, &program)
                 .arg("man")
                 .arg(directory.join("man/man1")),
         )?;
@@ -69,19 +66,15 @@ pub(super) fn install_executable(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// A command that runs a program, in an emulator if it is for another architecture.
-pub(crate) fn command(architecture: Architecture, program: &Path) -> Result<Command> {
-    let Some(emulator) = architecture.emulator() else {
-        return Ok(Command::new(program));
-    };
-    let emulator = crate::host::find_program(&emulator).ok_or_else(|| {
-        MissingDependency::absent(
-            format!("`{emulator}` is not in PATH"),
-            "apt-get install -y --no-install-recommends qemu-user-static",
-        )
-    })?;
-    let mut command = Command::new(emulator);
-    command.arg(program);
-    Ok(command)
+pub(crate) fn command(architecture: Architecture, program: &Path) -> Command {
+    match architecture.emulator() {
+        None => Command::new(program),
+        Some(emulator) => {
+            let mut command = Command::new(emulator);
+            command.arg(program);
+            command
+        }
+    }
 }
 
 /// Packs a directory so that equal content gives an equal archive: sorted, with one time and owner.

@@ -21,9 +21,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::{
     architecture::Architecture,
     build::{AGENT, PLUGIN, Profile},
-    files, process,
-    requirements::Group,
-    setup, source_paths, static_agent,
+    files, process, setup, source_paths, static_agent,
     stdout::print_line,
     workspace::Workspace,
 };
@@ -76,7 +74,7 @@ struct Release {
 pub(crate) fn run(workspace: &Workspace, options: &ReleaseOptions) -> Result<()> {
     let version = version::check(workspace, options.dry_run)?;
     let release = Release::new(workspace, version)?;
-    setup::ensure(workspace, &[Group::Build, Group::Release])?;
+    setup::ensure(workspace, &[setup::BUILD, setup::RELEASE])?;
     let profile = Profile::from_debug_flag(options.debug);
     let dist = workspace.target().join("dist");
     empty(&dist)?;

@@ -38,10 +38,7 @@ pub(super) fn write(workspace: &Workspace, release: &Release, dist: &Path) -> Re
 }
 
 fn generate(workspace: &Workspace, release: &Release) -> Result<()> {
-    let tool = tools::CYCLONEDX
-        .find(workspace)
-        .context("cargo-cyclonedx was installed but cannot be found")?;
-    let mut command = std::process::Command::new(tool);
+    let mut command = std::process::Command::new(tools::CYCLONEDX.path(workspace));
     command
         .args(["cyclonedx", "--quiet", "--format", "json"])
         .args(["--spec-version", "1.5", "--no-build-deps"])

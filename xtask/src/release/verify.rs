@@ -39,7 +39,7 @@ pub(super) fn programs(
 ) -> Result<()> {
     for name in PROGRAMS {
         let program = directory.join(name);
-        let printed = process::output(command(architecture, &program)?.arg("--version"))?;
+        let printed = process::output(command(architecture, &program).arg("--version"))?;
         ensure!(
             printed.trim_end() == format!("{name} {version}"),
             "{name} for {} printed the version {printed:?}",
@@ -50,7 +50,7 @@ pub(super) fn programs(
         return Ok(());
     }
     let run = |name, args: &[&str]| {
-        let mut emulated = command(architecture, &directory.join(name))?;
+        let mut emulated = command(architecture, &directory.join(name));
         emulated.args(args);
         resolves_without_libraries(workspace, name, &emulated)
     };

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// Serves a directory to a guest; part of Debian's QEMU package.
-pub(crate) const FILE_SERVER: &str = "/usr/lib/qemu/virtiofsd";
+const FILE_SERVER: &str = "/usr/lib/qemu/virtiofsd";
 /// The emulator. KVM is not used: it is often unavailable or broken inside virtual machines.
-pub(crate) const EMULATOR: &str = "qemu-system-x86_64";
+const EMULATOR: &str = "qemu-system-x86_64";
 /// Memory of a guest; the host provides what the guest has touched.
 pub(super) const MEMORY_MIB: u64 = 4096;
 /// One thread for all processors of the guest. With a thread for each, QEMU 7.2 may execute an instruction that another processor has

@@ -11,7 +11,6 @@ mod kernel;
 mod plan;
 mod report;
 
-pub(crate) use guest::{EMULATOR, FILE_SERVER};
 pub(crate) use plan::GUEST_ONLY;
 
 use std::{
@@ -21,7 +20,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{ebpf, host, requirements::Group, setup, stdout::print_line, workspace::Workspace};
+use crate::{ebpf, host, setup, stdout::print_line, workspace::Workspace};
 use kernel::{GuestKernel, UnpackedKernel};
 use plan::TestPlan;
 use report::KernelReport;
@@ -51,10 +50,7 @@ impl Suite {
 /// The user is not root, something could not be built or downloaded, or a kernel did not pass.
 pub(crate) fn run(workspace: &Workspace, suite: Suite, only: &[String]) -> Result<()> {
     host::require_root("the guests share this machine's file system")?;
-    setup::ensure(
-        workspace,
-        &[Group::Build, Group::Demo, Group::Test, Group::Vm],
-    )?;
+    setup::ensure(workspace, &[setup::BUILD, setup::TEST, setup::VM])?;
     let kernels = GuestKernel::select(only)?;
     let object = ebpf::build(workspace)?;
     let plan = TestPlan::build(workspace, suite, &object)?;

@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn only_integration_tests_are_selected() {
         let messages = concat!(
-            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["test"],"name":"t"},"executable":"/t/t-1"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","profile":{"test":true},"target":{"kind":["test"],"name":"t"},"executable":"/t/t-1"}"#,
             "\n",
-            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","target":{"kind":["lib"],"name":"c"},"executable":"/t/c-1"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/c/Cargo.toml","profile":{"test":true},"target":{"kind":["lib"],"name":"c"},"executable":"/t/c-1"}"#,
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
