@@ -42,28 +42,5 @@ mod track;
 
 pub use limits::claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use mirror::facts::MAX_ASSIGNMENTS;
-pub use model::{
-    anomaly::{
-        Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, RangeOverlap, ResolveReason,
-    },
-    beginning::{Beginning, Seen, UnknownBeginning},
-    conflict::*,
-    effect::{
-        BoundKind, BoundReached, CertainClaim, DevicePart, Discrepancy, DropCounters, Effect,
-        ListedClaim, PartValue, PodDevice, RereadReason,
-    },
-    evidence_detail::EvidenceDetail,
-    ids::{AnomalyId, ConflictId},
-    known_pod::KnownPod,
-    network::{Network, NotANetwork},
-    observation::*,
-    pool::{
-        Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart,
-        PoolRequest, PoolSource, PoolUpdate,
-    },
-    record::OpenConflict,
-    route_query::{BridgePath, BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange},
-    settings::{AnomalyRules, Bounds, SWEEP_FROM, Settings},
-    snapshot::*,
-};
+pub use model::*;
 pub use step::{Engine, View};

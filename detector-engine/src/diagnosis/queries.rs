@@ -10,10 +10,7 @@ use crate::{
         },
         known::UnixTime,
     },
-    model::{
-        anomaly::AnomalyKind,
-        conflict::{ConflictKind, EvidenceKind},
-    },
+    model::{AnomalyKind, ConflictKind, EvidenceKind},
 };
 
 /// As long as kubelet waits for a sandbox: twice its `runtimeRequestTimeout`.

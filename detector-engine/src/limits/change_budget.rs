@@ -1,10 +1,10 @@
 //! How many changes of its addresses a pod device may cause.
 //!
 //! A pod that is allowed to can add and remove addresses thousands of times a second. Beyond the budget its changes are not
-//! processed one by one: the device is read instead ([`BoundKind::AddressChanges`](crate::model::effect::BoundKind)). Changes of an
+//! processed one by one: the device is read instead ([`BoundKind::AddressChanges`](crate::model::BoundKind)). Changes of an
 //! address that others claim too have a budget of their own, so that a flood delays no conflict.
 
-use crate::model::{observation::Timestamp, settings::Bounds};
+use crate::model::{Bounds, Timestamp};
 
 /// What one device has left, as in [`Budget`](detector_common::Budget).
 #[derive(Clone, Copy, Debug, Default)]

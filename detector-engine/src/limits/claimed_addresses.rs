@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use crate::{hash::HashMap, model::observation::IfIndex, small_set::SmallSet};
+use crate::{hash::HashMap, model::IfIndex, small_set::SmallSet};
 
 /// The maximum number of listed addresses.
 pub const MAX_CLAIMED_ADDRESSES: usize = 32_768;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, hash::Hash, net::IpAddr};
 
-use crate::{hash::HashMap, model::observation::Timestamp};
+use crate::{hash::HashMap, model::Timestamp};
 
 /// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
 #[derive(Debug)]

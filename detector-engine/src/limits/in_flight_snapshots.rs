@@ -11,11 +11,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use crate::{
     hash::HashMap,
     model::{
-        observation::{
-            AssignmentId, FdbEntry, IfIndex, Mac, Observation, Owner, Peer, Route, RouteKey,
-        },
-        route_query::RoutingChange,
-        snapshot::{SnapshotScope, SnapshotToken},
+        AssignmentId, FdbEntry, IfIndex, Mac, Observation, Owner, Peer, Route, RouteKey,
+        RoutingChange, SnapshotScope, SnapshotToken,
     },
 };
 

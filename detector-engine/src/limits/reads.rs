@@ -13,10 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::model::{
-    effect::BoundKind,
-    observation::{IfIndex, Timestamp},
-};
+use crate::model::{BoundKind, IfIndex, Timestamp};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const BURST: u64 = 8;

@@ -8,10 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::{
     limits::in_flight_snapshots::StateKey,
-    model::{
-        effect::Discrepancy,
-        observation::{IfIndex, Timestamp},
-    },
+    model::{Discrepancy, IfIndex, Timestamp},
 };
 
 /// How long a notification may follow the dump that already shows its change: a dump contains an

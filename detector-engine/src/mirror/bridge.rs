@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::{
     index::Index,
     mirror::StoreOutcome,
-    model::observation::{FdbEntry, IfIndex, Mac},
+    model::{FdbEntry, IfIndex, Mac},
 };
 
 /// Bridge, hardware address, VLAN.

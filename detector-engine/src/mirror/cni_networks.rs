@@ -1,6 +1,6 @@
 //! The names of CNI networks that devices are in.
 
-use crate::model::scope::CniNetworkId;
+use crate::model::CniNetworkId;
 
 use std::sync::Arc;
 

@@ -13,13 +13,8 @@ use crate::{
     limits::change_budget::ChangeBudget,
     mirror::cni_networks::CniNetworks,
     model::{
-        conflict::{ClaimantId, DeviceKey},
-        effect::PodDevice,
-        known_pod::KnownPod,
-        observation::{
-            IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp, VlanProtocol,
-        },
-        scope::CniNetworkId,
+        ClaimantId, CniNetworkId, DeviceKey, IfIndex, KnownPod, Link, LinkKind, Mac, NsId, Peer,
+        PodDevice, PortVlan, Timestamp, VlanProtocol,
     },
 };
 

@@ -13,7 +13,7 @@ use crate::{
     mirror::{
         bridge::Fdb, facts::Facts, links::Links, route_lookups::RouteLookups, routes::Routes,
     },
-    model::settings::Bounds,
+    model::Bounds,
 };
 
 /// The result of storing something.

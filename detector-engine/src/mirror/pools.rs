@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, sync::Arc};
 
 use crate::model::{
-    conflict::Claimant,
-    observation::Timestamp,
-    pool::{Allocation, Completeness, Coverage, Pool, PoolId, PoolPart},
+    Allocation, Claimant, Completeness, Coverage, Pool, PoolId, PoolPart, Timestamp,
 };
 
 /// What the pools know about an address.

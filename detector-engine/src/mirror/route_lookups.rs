@@ -16,8 +16,7 @@ use crate::{
     index::Index,
     mirror::routes::covers_prefix,
     model::{
-        observation::{IfIndex, Mac, Observation},
-        route_query::{BridgePort, RouteAnswers, RouteQuery, RouteTarget, RoutingChange},
+        BridgePort, IfIndex, Mac, Observation, RouteAnswers, RouteQuery, RouteTarget, RoutingChange,
     },
 };
 
@@ -272,7 +271,7 @@ fn dependencies(target: &RouteTarget) -> impl Iterator<Item = Dependency> + use<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::route_query::BridgePath;
+    use crate::model::BridgePath;
 
     fn ip(last: u8) -> IpAddr {
         [10, 0, 0, last].into()

@@ -10,7 +10,7 @@ use crate::{
     hash::HashMap,
     index::Index,
     mirror::{StoreOutcome, topology::L3Presence},
-    model::observation::{IfIndex, Route, RouteKey, RoutePlace, host_prefix_len},
+    model::{IfIndex, Route, RouteKey, RoutePlace, host_prefix_len},
     small_set::push_compact,
 };
 

@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     counts::Counts,
     mirror::links::Links,
-    model::{
-        observation::{IfIndex, LinkKind, Vlan},
-        scope::{NetworkId, is_link_local},
-    },
+    model::{IfIndex, LinkKind, NetworkId, Vlan, is_link_local},
 };
 
 /// What a frame reaches without being routed.

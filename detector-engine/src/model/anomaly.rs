@@ -6,12 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    model::{
-        conflict::Claimant,
-        ids::AnomalyId,
-        observation::{Timestamp, Vlan},
-        pool::{PoolRequest, PoolSource},
-    },
+    model::{AnomalyId, Claimant, PoolRequest, PoolSource, Timestamp, Vlan},
     names::named,
 };
 

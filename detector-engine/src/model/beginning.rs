@@ -6,10 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    conflict::{Claimant, ConflictKind, Evidence},
-    observation::Timestamp,
-};
+use crate::model::{Claimant, ConflictKind, Evidence, Timestamp};
 
 /// Why it is not known when something began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -6,11 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
-        beginning::{Beginning, Seen},
-        evidence_detail::EvidenceDetail,
-        ids::{AnomalyId, ConflictId},
-        network::Network,
-        observation::{IfIndex, Mac, NudState, Peer, Timestamp, Vlan},
+        AnomalyId, Beginning, ConflictId, EvidenceDetail, IfIndex, Mac, Network, NudState, Peer,
+        Seen, Timestamp, Vlan,
     },
     names::named,
 };

@@ -3,13 +3,7 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use crate::{
-    model::{
-        anomaly::AnomalyEffect,
-        conflict::{Claimant, Conflict},
-        kernel_objects::{AssignmentId, Mac},
-        network::Network,
-        observation::{IfIndex, Peer, Vlan},
-    },
+    model::{AnomalyEffect, AssignmentId, Claimant, Conflict, IfIndex, Mac, Network, Peer, Vlan},
     names::named,
 };
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::observation::{Mac, NudState};
+use crate::model::{Mac, NudState};
 
 /// More about a piece of evidence. As text in events and in records of open conflicts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

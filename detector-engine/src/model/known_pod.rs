@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::model::pool::{Allocation, Ipam};
+use crate::model::{Allocation, Ipam};
 
 /// The pod behind a device, as the sources know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

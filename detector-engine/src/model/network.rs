@@ -72,7 +72,7 @@ impl TryFrom<String> for Network {
 
 #[cfg(test)]
 mod tests {
-    use crate::model::network::Network;
+    use crate::model::Network;
 
     #[test]
     fn names_of_networks_are_read_back() {

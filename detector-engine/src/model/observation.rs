@@ -15,12 +15,10 @@ use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::model::kernel_objects::*;
 use crate::model::{
-    known_pod::KnownPod,
-    pool::PoolUpdate,
-    route_query::{RouteAnswers, RoutingChange},
-    snapshot::{Snapshot, SnapshotScope, SnapshotToken},
+    AssignedAddress, AssignmentId, FdbEntry, IfIndex, KnownPod, Link, Mac, Neighbour, NsId, Peer,
+    PoolUpdate, PortVlan, Route, RouteAnswers, RoutePlace, RoutingChange, Snapshot, SnapshotScope,
+    SnapshotToken, Timestamp, Vlan,
 };
 
 /// The protocol of a frame that carries a claim.
@@ -107,7 +105,7 @@ pub enum Observation {
     HostAddress(IfIndex, AssignedAddress),
     /// As [`Observation::PodAddressGone`], on a link of the node itself.
     HostAddressGone(IfIndex, AssignmentId),
-    /// A neighbour entry was added or changed. [`NudState::Invalid`] withdraws it.
+    /// A neighbour entry was added or changed. [`NudState::Invalid`](crate::NudState::Invalid) withdraws it.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.
     NeighbourGone(IfIndex, IpAddr),

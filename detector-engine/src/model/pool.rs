@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    model::observation::{Observation, TimedObservation, Timestamp},
+    model::{Observation, TimedObservation, Timestamp},
     names::named,
 };
 

@@ -7,11 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{
-    beginning::Seen,
-    conflict::{Claimant, Conflict},
-    observation::{FrameKind, IfIndex, Mac, Peer, Timestamp, Vlan},
-};
+use crate::model::{Claimant, Conflict, FrameKind, IfIndex, Mac, Peer, Seen, Timestamp, Vlan};
 
 /// A persisted open conflict. All timestamps are of one boot and are meaningless after the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

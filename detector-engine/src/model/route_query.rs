@@ -2,10 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::model::{
-    observation::{IfIndex, Mac, RouteKey},
-    scope::{NetworkId, Scope},
-};
+use crate::model::{IfIndex, Mac, NetworkId, RouteKey, Scope};
 
 /// A question for the kernel: where does it send the node's packets for an address?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,10 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::model::{
-    network::Network,
-    observation::{IfIndex, Vlan},
-};
+use crate::model::{IfIndex, Network, Vlan};
 
 /// Identifies a CNI network by its place in the list of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::model::observation::{
+use crate::model::{
     AssignedAddress, FdbEntry, IfIndex, Link, Mac, Neighbour, Peer, PortVlan, Route,
 };
 

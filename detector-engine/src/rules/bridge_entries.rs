@@ -16,10 +16,8 @@ use crate::{
         links::LinkState,
     },
     model::{
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Mac, NudState, Timestamp, Vlan},
-        scope::Scope,
+        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, IfIndex, Mac, NudState,
+        Scope, Timestamp, Vlan,
     },
     rules::{
         claimants::{ClaimContext, Draft, Drafts, Strength, Support},

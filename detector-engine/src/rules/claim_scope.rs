@@ -4,11 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::topology::L2Domain,
-    model::{
-        network::Network,
-        observation::{IfIndex, Vlan},
-        scope::{NetworkId, Scope, is_link_local},
-    },
+    model::{IfIndex, Network, NetworkId, Scope, Vlan, is_link_local},
     rules::claimants::ClaimContext,
 };
 

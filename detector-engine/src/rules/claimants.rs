@@ -11,13 +11,8 @@ use crate::{
         pools::{AllocationState, Pools},
     },
     model::{
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{Timestamp, Vlan},
-        record::FrameFact,
-        scope::{Scope, is_claimable},
-        settings::Settings,
-        snapshot::FurtherPlace,
+        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact, FurtherPlace,
+        Scope, Settings, Timestamp, Vlan, is_claimable,
     },
     rules::{
         dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},

@@ -2,10 +2,7 @@
 
 use crate::{
     mirror::links::{Links, PodIdentity},
-    model::{
-        conflict::{Claimant, ClaimantId},
-        observation::Mac,
-    },
+    model::{Claimant, ClaimantId, Mac},
 };
 
 /// Removes claims that another interface of the same pod explains (`docs/detection-rules.md`,

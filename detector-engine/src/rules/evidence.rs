@@ -9,11 +9,8 @@ use crate::{
         links::{LinkState, NamespaceAccess},
     },
     model::{
-        beginning::Beginning,
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        evidence_detail::EvidenceDetail,
-        observation::{FrameKind, NudState, Timestamp, Vlan},
-        record::FrameFact,
+        Beginning, Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact,
+        FrameKind, NudState, Timestamp, Vlan,
     },
     rules::claimants::ClaimContext,
 };

@@ -4,10 +4,8 @@ use std::net::IpAddr;
 
 use crate::{
     model::{
-        conflict::{Claimant, ClaimantId},
-        observation::{IfIndex, Mac, Vlan},
-        route_query::{BridgePort, RouteQuery, RouteTarget},
-        scope::{NetworkId, Scope},
+        BridgePort, Claimant, ClaimantId, IfIndex, Mac, NetworkId, RouteQuery, RouteTarget, Scope,
+        Vlan,
     },
     rules::claimants::ClaimContext,
 };

@@ -6,12 +6,8 @@ use std::net::IpAddr;
 use crate::{
     mirror::links::LinkState,
     model::{
-        anomaly::ResolveReason,
-        conflict::{Claimant, ClaimantId},
-        evidence_detail::EvidenceDetail,
-        observation::{IfIndex, Route, Timestamp},
-        pool::PoolUpdate,
-        scope::{NODE_WIDE, NetworkId},
+        Claimant, ClaimantId, EvidenceDetail, IfIndex, NODE_WIDE, NetworkId, PoolUpdate,
+        ResolveReason, Route, Timestamp,
     },
     step::Engine,
     track::{Step, anomaly::StrayTarget},

@@ -4,10 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::links::LinkState,
-    model::{
-        beginning::{Beginning, UnknownBeginning},
-        observation::{AssignedAddress, Timestamp},
-    },
+    model::{AssignedAddress, Beginning, Timestamp, UnknownBeginning},
     step::Engine,
 };
 

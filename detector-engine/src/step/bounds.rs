@@ -10,9 +10,8 @@ use crate::{
         links::LinkState,
     },
     model::{
-        effect::{BoundKind, BoundReached, Effect, RereadReason},
-        observation::{IfIndex, Peer, Timestamp},
-        snapshot::MAX_FURTHER_ADDRESSES,
+        BoundKind, BoundReached, Effect, IfIndex, MAX_FURTHER_ADDRESSES, Peer, RereadReason,
+        Timestamp,
     },
     step::Engine,
     track::Step,

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     limits::claimed_addresses::{AddressClaim, ClaimedUpdate, ShareOwner, Support},
     mirror::{facts::AddressFacts, links::LinkState},
-    model::{observation::NudState, scope::is_claimable},
+    model::{NudState, is_claimable},
     step::Engine,
 };
 

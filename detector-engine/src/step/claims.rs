@@ -13,15 +13,8 @@ use crate::{
         links::LinkState,
     },
     model::{
-        beginning::Seen,
-        conflict::ClaimantId,
-        effect::BoundKind,
-        observation::{
-            AssignedAddress, AssignmentId, FrameClaim, IfIndex, Mac, Neighbour, NudState, Peer,
-            Timestamp, Vlan,
-        },
-        record::FrameFact,
-        scope::{is_claimable, is_like},
+        AssignedAddress, AssignmentId, BoundKind, ClaimantId, FrameClaim, FrameFact, IfIndex, Mac,
+        Neighbour, NudState, Peer, Seen, Timestamp, Vlan, is_claimable, is_like,
     },
     step::Engine,
 };

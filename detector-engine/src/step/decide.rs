@@ -5,11 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     mirror::links::Links,
     model::{
-        beginning::mark_newest,
-        conflict::{Claimant, ClaimantId, Confidence, ConflictKind, LeaveReason},
-        observation::{IfIndex, Mac},
-        route_query::RouteQuery,
-        scope::Scope,
+        Claimant, ClaimantId, Confidence, ConflictKind, IfIndex, LeaveReason, Mac, RouteQuery,
+        Scope, mark_newest,
     },
     rules::claimants::{ClaimContext, Derived},
     step::Engine,

@@ -4,11 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     limits::in_flight_snapshots::FinishedSnapshot,
-    model::{
-        observation::{IfIndex, NsId, Peer, Timestamp},
-        scope::is_claimable,
-        snapshot::FurtherAddress,
-    },
+    model::{FurtherAddress, IfIndex, NsId, Peer, Timestamp, is_claimable},
     step::Engine,
 };
 

@@ -17,9 +17,7 @@ use crate::{
         links::LinkState,
     },
     model::{
-        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        observation::UnansweredProbe,
-        scope::{is_claimable, is_link_local},
+        AnomalyCause, AnomalyKind, ResolveReason, UnansweredProbe, is_claimable, is_link_local,
     },
     step::{Engine, anomalies::device_as_holder},
     track::{

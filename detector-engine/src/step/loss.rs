@@ -1,7 +1,7 @@
 //! Address updates that cannot be applied yet. After a loss of notifications, until a snapshot
 //! repairs it, a namespace id and link index may belong to another device than the engine knows.
 
-use crate::{limits::in_flight_snapshots::StateKey, model::observation::Peer, step::Engine};
+use crate::{limits::in_flight_snapshots::StateKey, model::Peer, step::Engine};
 
 impl Engine {
     /// Snapshots in flight may be older than what was lost, and no peer is certain any more.

@@ -12,11 +12,7 @@ use std::{
 
 use crate::{
     mirror::{facts::Owner, links::LinkState},
-    model::{
-        anomaly::ResolveReason,
-        observation::{IfIndex, Mac, Vlan},
-        scope::{is_claimable, is_link_local},
-    },
+    model::{IfIndex, Mac, ResolveReason, Vlan, is_claimable, is_link_local},
     step::{Engine, anomalies::device_as_holder},
     track::{
         Step,

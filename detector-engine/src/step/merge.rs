@@ -11,12 +11,9 @@ use crate::{
     },
     mirror::{facts::Owner, links::NamespaceAccess},
     model::{
-        effect::{BoundKind, Effect},
-        observation::{
-            AssignedAddress, AssignmentId, FdbEntry, IfIndex, Neighbour, Peer, Route, RoutePlace,
-            Timestamp,
-        },
-        snapshot::{PodAddresses, Snapshot, SnapshotScope, SnapshotToken, TruncatedLists},
+        AssignedAddress, AssignmentId, BoundKind, Effect, FdbEntry, IfIndex, Neighbour, Peer,
+        PodAddresses, Route, RoutePlace, Snapshot, SnapshotScope, SnapshotToken, Timestamp,
+        TruncatedLists,
     },
     step::Engine,
     track::Step,

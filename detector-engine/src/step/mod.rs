@@ -33,13 +33,8 @@ use crate::{
     },
     mirror::Mirror,
     model::{
-        anomaly::Anomaly,
-        conflict::{Conflict, DeviceKey, Reported},
-        effect::{DropCounters, Effect},
-        observation::{
-            IfIndex, Neighbour, NudState, Observation, Owner, Peer, TimedObservation, Timestamp,
-        },
-        settings::Settings,
+        Anomaly, Conflict, DeviceKey, DropCounters, Effect, IfIndex, Neighbour, NudState,
+        Observation, Owner, Peer, Reported, Settings, TimedObservation, Timestamp,
     },
     track::{Step, anomaly::Anomalies, counts::ClaimCounts, lifecycle::Lifecycle, moves::Moves},
 };

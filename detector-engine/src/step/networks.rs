@@ -4,12 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{
-        conflict::Conflict,
-        network::Network,
-        observation::{IfIndex, Timestamp},
-        scope::NetworkId,
-    },
+    model::{Conflict, IfIndex, Network, NetworkId, Timestamp},
     step::Engine,
 };
 

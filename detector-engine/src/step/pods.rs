@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{conflict::Conflict, observation::PodsKnown},
+    model::{Conflict, PodsKnown},
     step::Engine,
     track::Step,
 };

@@ -17,13 +17,9 @@ use crate::{
     },
     mirror::{StoreOutcome, facts::Owner, links::LinkState},
     model::{
-        anomaly::{Anomaly, AnomalyKind},
-        conflict::{Claimant, ClaimantId, Conflict, DeviceKey},
-        effect::BoundKind,
-        ids::AnomalyId,
-        observation::{IfIndex, Peer, Timestamp, Vlan},
-        record::{FrameFact, LinkName, OpenConflict, PersistedFormerLladdr, PersistedFrame},
-        scope::Scope,
+        Anomaly, AnomalyId, AnomalyKind, BoundKind, Claimant, ClaimantId, Conflict, DeviceKey,
+        FrameFact, IfIndex, LinkName, OpenConflict, Peer, PersistedFormerLladdr, PersistedFrame,
+        Scope, Timestamp, Vlan,
     },
     step::Engine,
 };

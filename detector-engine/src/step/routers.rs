@@ -5,10 +5,7 @@
 
 use crate::{
     mirror::links::LinkState,
-    model::{
-        anomaly::{AnomalyCause, AnomalyKind},
-        observation::{RouterAdvertisement, Timestamp},
-    },
+    model::{AnomalyCause, AnomalyKind, RouterAdvertisement, Timestamp},
     step::{Engine, anomalies::device_as_holder},
     track::{
         Step,

@@ -5,11 +5,7 @@ use std::net::IpAddr;
 use crate::{
     limits::reads::ReadTarget,
     mirror::{StoreOutcome, routes::Routes},
-    model::{
-        effect::BoundKind,
-        observation::{IfIndex, Route, RoutePlace},
-        route_query::{RouteAnswers, RouteQuery, RoutingChange},
-    },
+    model::{BoundKind, IfIndex, Route, RouteAnswers, RoutePlace, RouteQuery, RoutingChange},
     step::Engine,
 };
 

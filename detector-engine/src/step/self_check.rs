@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     limits::in_flight_snapshots::StateKey,
     mirror::facts::Owner,
-    model::{
-        effect::{DevicePart, Discrepancy, Effect, PartValue},
-        observation::IfIndex,
-    },
+    model::{DevicePart, Discrepancy, Effect, IfIndex, PartValue},
     step::Engine,
     track::Step,
 };

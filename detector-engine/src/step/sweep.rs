@@ -4,12 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    model::{
-        anomaly::AnomalyKind,
-        conflict::{Conflict, DeviceKey},
-        effect::Effect,
-        observation::Timestamp,
-    },
+    model::{AnomalyKind, Conflict, DeviceKey, Effect, Timestamp},
     step::{Engine, anomalies::device_as_holder},
     track::Step,
 };

@@ -10,9 +10,8 @@ use crate::{
         links::{LinkChange, LinkState, pod_peer},
     },
     model::{
-        conflict::ConflictKind,
-        effect::{BoundKind, Effect, PodDevice, RereadReason},
-        observation::{FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer, PortVlan, Timestamp},
+        BoundKind, ConflictKind, Effect, FdbEntry, IfIndex, Link, LinkKind, Mac, NsId, Peer,
+        PodDevice, PortVlan, RereadReason, Timestamp,
     },
     step::Engine,
     track::Step,

@@ -7,14 +7,9 @@ use crate::mirror::facts::Facts;
 use crate::{
     mirror::{facts::Owner, links::LinkState},
     model::{
-        anomaly::{Anomaly, AnomalyKind},
-        beginning::mark_newest,
-        conflict::{ClaimantId, Conflict, ConflictKind, Reported},
-        effect::{CertainClaim, DropCounters, ListedClaim, PodDevice},
-        ids::{AnomalyId, ConflictId},
-        observation::{IfIndex, NudState, Timestamp},
-        record::OpenConflict,
-        scope::{NODE_WIDE, Scope, is_link_local},
+        Anomaly, AnomalyId, AnomalyKind, CertainClaim, ClaimantId, Conflict, ConflictId,
+        ConflictKind, DropCounters, IfIndex, ListedClaim, NODE_WIDE, NudState, OpenConflict,
+        PodDevice, Reported, Scope, Timestamp, is_link_local, mark_newest,
     },
     step::Engine,
 };

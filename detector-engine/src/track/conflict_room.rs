@@ -12,10 +12,7 @@ use std::{
 
 use crate::{
     counts::Counts,
-    model::{
-        conflict::{ClaimantId, Confidence},
-        settings::Bounds,
-    },
+    model::{Bounds, ClaimantId, Confidence},
 };
 
 /// What decides whether a conflict that waits is admitted.

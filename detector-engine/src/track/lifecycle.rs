@@ -13,15 +13,8 @@ use crate::{
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     model::{
-        conflict::{
-            Claimant, ClaimantId, Confidence, Conflict, ConflictKind, LeaveReason, Reported,
-        },
-        effect::Effect,
-        ids::{AnomalyId, ConflictId, IdSequence},
-        network::Network,
-        observation::Timestamp,
-        scope::Scope,
-        settings::Settings,
+        AnomalyId, Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Effect,
+        IdSequence, LeaveReason, Network, Reported, Scope, Settings, Timestamp,
     },
     track::{
         Step,
@@ -289,7 +282,7 @@ impl Lifecycle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::scope::NODE_WIDE;
+    use crate::model::NODE_WIDE;
 
     /// Applies the decision for these claimants of `address`.
     fn apply_decision(lifecycle: &mut Lifecycle, address: IpAddr, claimants: Vec<Claimant>) {

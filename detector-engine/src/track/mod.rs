@@ -8,7 +8,7 @@ pub(crate) mod moves;
 pub(crate) mod repeats;
 pub(crate) mod tracked_conflict;
 
-use crate::model::{anomaly::AnomalyEffect, effect::Effect, observation::Timestamp};
+use crate::model::{AnomalyEffect, Effect, Timestamp};
 
 /// One step of the engine.
 #[derive(Debug)]

@@ -8,13 +8,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     hash::HashMap,
-    model::{
-        conflict::{Claimant, ClaimantId},
-        observation::Timestamp,
-        record::MoveHistory,
-        scope::Scope,
-        settings::Settings,
-    },
+    model::{Claimant, ClaimantId, MoveHistory, Scope, Settings, Timestamp},
 };
 
 /// Participants and moves remembered for each address and scope, and addresses tracked, at most.

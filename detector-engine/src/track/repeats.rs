@@ -15,12 +15,7 @@ use std::{
 
 use crate::{
     hash::HashMap,
-    model::{
-        conflict::{ClaimantId, Conflict, ConflictKind},
-        ids::ConflictId,
-        observation::Timestamp,
-        scope::Scope,
-    },
+    model::{ClaimantId, Conflict, ConflictId, ConflictKind, Scope, Timestamp},
 };
 
 /// How long after its end a conflict can begin again.

@@ -4,13 +4,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     model::{
-        conflict::{Claimant, ClaimantId, Conflict, ConflictKind, ConflictScope, LeaveReason},
-        effect::Effect,
-        ids::ConflictId,
-        network::Network,
-        observation::Timestamp,
-        scope::Scope,
-        settings::Bounds,
+        Bounds, Claimant, ClaimantId, Conflict, ConflictId, ConflictKind, ConflictScope, Effect,
+        LeaveReason, Network, Scope, Timestamp,
     },
     track::{Step, lifecycle::Decision, repeats::QUIET},
 };
@@ -275,10 +270,7 @@ fn list_limit((bounds, room): (&Bounds, usize)) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{
-        beginning::{Beginning, Seen},
-        conflict::{Confidence, Evidence, EvidenceKind},
-    };
+    use crate::model::{Beginning, Confidence, Evidence, EvidenceKind, Seen};
 
     #[test]
     fn claimants_beyond_the_bound_need_no_memory() {

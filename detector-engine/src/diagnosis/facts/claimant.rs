@@ -9,7 +9,7 @@ use crate::{
         facts::NetworkConfig,
         known::{Known, UnixTime},
     },
-    model::conflict::EvidenceKind,
+    model::EvidenceKind,
 };
 
 /// A pod that claims the address.

@@ -21,7 +21,7 @@ pub use pool::{
 
 use crate::{
     diagnosis::known::{Known, UnixTime},
-    model::{anomaly::AnomalyKind, conflict::ConflictKind},
+    model::{AnomalyKind, ConflictKind},
 };
 
 /// What is explained.

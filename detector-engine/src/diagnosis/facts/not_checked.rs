@@ -7,7 +7,7 @@ use crate::{
         facts::{ClaimantFacts, Facts, FindingKind, NodeFacts, NodeRange, PoolFacts, PoolState},
         known::{Known, NotChecked},
     },
-    model::{anomaly::AnomalyKind, conflict::ConflictKind},
+    model::{AnomalyKind, ConflictKind},
 };
 
 #[derive(Default)]

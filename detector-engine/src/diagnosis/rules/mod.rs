@@ -13,7 +13,7 @@ use crate::{
         facts::{Facts, FindingKind},
         known::UnixTime,
     },
-    model::{anomaly::AnomalyKind, conflict::ConflictKind},
+    model::{AnomalyKind, ConflictKind},
 };
 
 /// What speaks for a cause.

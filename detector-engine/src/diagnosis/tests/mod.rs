@@ -21,10 +21,7 @@ mod texts;
 use std::net::IpAddr;
 
 use super::*;
-use crate::model::{
-    anomaly::AnomalyKind,
-    conflict::{ConflictKind, EvidenceKind},
-};
+use crate::model::{AnomalyKind, ConflictKind, EvidenceKind};
 use erase::without;
 use fixtures::*;
 

@@ -3,7 +3,7 @@
 #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
 use super::*;
-use crate::model::observation::AssignedAddress;
+use crate::model::AssignedAddress;
 
 /// A table row: its label, and what happens to the snapshots in flight.
 type SnapshotsCase<'a> = (&'a str, &'a dyn Fn(&mut InFlightSnapshots));

@@ -13,10 +13,8 @@ use crate::{
         facts::{Facts, contest::Claimer},
     },
     model::{
-        beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, IfIndex, Mac, Owner, Peer, Timestamp, Vlan},
-        scope::{is_like, is_link_local},
-        snapshot::FurtherPlace,
+        AssignedAddress, AssignmentId, Beginning, FurtherPlace, IfIndex, Mac, Owner, Peer, Seen,
+        Timestamp, UnknownBeginning, Vlan, is_like, is_link_local,
     },
     small_set::{SmallSet, push_compact},
 };

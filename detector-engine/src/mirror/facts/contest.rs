@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::facts::{AddressFacts, AssignedOn, Facts},
-    model::observation::{IfIndex, Peer},
+    model::{IfIndex, Peer},
 };
 
 /// How many times its bound a device may exceed by addresses that are claimed by others beyond their bounds.

@@ -7,10 +7,7 @@ use crate::{
         StoreOutcome,
         facts::{Claimer, Facts, Owner},
     },
-    model::{
-        observation::{IfIndex, Peer, Vlan},
-        record::FrameFact,
-    },
+    model::{FrameFact, IfIndex, Peer, Vlan},
     small_set::push_compact,
 };
 

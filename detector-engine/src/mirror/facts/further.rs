@@ -10,11 +10,7 @@ use crate::{
     mirror::facts::{
         Assigned, AssignedOn, Facts, FurtherInterface, Owner, contest::CONTESTED_FACTOR,
     },
-    model::{
-        beginning::{Beginning, Seen},
-        observation::{Peer, Timestamp},
-        snapshot::{FurtherAddress, FurtherPlace},
-    },
+    model::{Beginning, FurtherAddress, FurtherPlace, Peer, Seen, Timestamp},
 };
 
 impl Facts {

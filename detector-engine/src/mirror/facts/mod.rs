@@ -3,8 +3,8 @@
 //! Invariants: an address without facts has no entry; `owners` lists exactly the addresses that an
 //! owner has facts for; `behind` lists exactly the hardware addresses in bridges' neighbour
 //! entries, former ones included; what a pod can make grow stays within
-//! [`Bounds::claims_per_device`](crate::model::settings::Bounds::claims_per_device), except for what others claim too
-//! ([`contest`]), everything else within [`Bounds::kernel_entries`](crate::model::settings::Bounds::kernel_entries).
+//! [`Bounds::claims_per_device`](crate::model::Bounds::claims_per_device), except for what others claim too
+//! ([`contest`]), everything else within [`Bounds::kernel_entries`](crate::model::Bounds::kernel_entries).
 
 mod assigned;
 mod contest;
@@ -22,17 +22,13 @@ pub(crate) use assigned::{Assigned, AssignedOn, FurtherInterface, RemovedAssignm
 pub(crate) use contest::Claimer;
 pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
-pub(crate) use crate::model::kernel_objects::Owner;
+pub(crate) use crate::model::Owner;
 use crate::{
     counts::Counts,
     hash::{HashMap, HashSet},
     index::Index,
     mirror::topology::L3Presence,
-    model::{
-        observation::{IfIndex, Link, Mac, NsId, Peer},
-        record::FrameFact,
-        settings::Bounds,
-    },
+    model::{Bounds, FrameFact, IfIndex, Link, Mac, NsId, Peer},
 };
 use overflow::AddressOverflow;
 use removals::RecentRemovals;

@@ -7,10 +7,7 @@ use crate::{
         StoreOutcome,
         facts::{Claimer, Facts, Owner},
     },
-    model::{
-        beginning::{Beginning, Seen},
-        observation::{IfIndex, Mac, Neighbour, NudState, Peer, Timestamp},
-    },
+    model::{Beginning, IfIndex, Mac, Neighbour, NudState, Peer, Seen, Timestamp},
     small_set::push_compact,
 };
 

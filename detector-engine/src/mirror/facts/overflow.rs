@@ -1,7 +1,7 @@
 //! Addresses assigned in a pod beyond its bound. They are kept in a compact form, count as claims only once another claims them
 //! too, and hide no conflict therefore.
 //!
-//! Invariant: at most [`Bounds::overflow_addresses`](crate::model::settings::Bounds) in all. At that bound, the peer that has the
+//! Invariant: at most [`Bounds::overflow_addresses`](crate::model::Bounds) in all. At that bound, the peer that has the
 //! most loses some.
 
 use std::{collections::hash_map::Entry, net::IpAddr};
@@ -16,8 +16,8 @@ use crate::{
         },
     },
     model::{
-        beginning::{Beginning, Seen, UnknownBeginning},
-        observation::{AssignedAddress, AssignmentId, Owner, Peer, Timestamp, host_prefix_len},
+        AssignedAddress, AssignmentId, Beginning, Owner, Peer, Seen, Timestamp, UnknownBeginning,
+        host_prefix_len,
     },
 };
 

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, net::IpAddr};
 
 use crate::{
     hash::HashMap,
-    model::observation::{IfIndex, Timestamp},
+    model::{IfIndex, Timestamp},
 };
 
 /// Bound on remembered removals, the newest; a frame waits in the ring buffer for milliseconds.

@@ -4,11 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     mirror::facts::{Assigned, AssignedOn, Facts},
-    model::{
-        beginning::Seen,
-        conflict::{Claimant, ClaimantId, Evidence, EvidenceKind},
-        observation::{IfIndex, Peer},
-    },
+    model::{Claimant, ClaimantId, Evidence, EvidenceKind, IfIndex, Peer, Seen},
 };
 
 impl Facts {

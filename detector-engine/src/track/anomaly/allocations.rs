@@ -5,13 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 use crate::{
     mirror::pools::AllocationState,
     model::{
-        anomaly::{AnomalyCause, AnomalyEffect, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-        known_pod::sandbox_of,
-        pool::{
-            Allocation, ChangedAddresses, Completeness, Pool, PoolId, PoolRequest, PoolSource,
-            PoolUpdate,
-        },
+        Allocation, AnomalyCause, AnomalyEffect, AnomalyKind, ChangedAddresses, Claimant,
+        Completeness, Pool, PoolId, PoolRequest, PoolSource, PoolUpdate, ResolveReason, sandbox_of,
     },
     track::{
         Step,

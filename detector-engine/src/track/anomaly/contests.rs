@@ -6,10 +6,7 @@ use crate::{
     hash::HashMap,
     index::Index,
     model::{
-        anomaly::Contested,
-        conflict::{ClaimantId, Confidence, Conflict, ConflictKind, DeviceKey},
-        ids::ConflictId,
-        observation::Timestamp,
+        ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey, Timestamp,
     },
 };
 

@@ -5,11 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::{
     index::Index,
-    model::{
-        anomaly::AnomalyKind,
-        conflict::DeviceKey,
-        observation::{Timestamp, Vlan},
-    },
+    model::{AnomalyKind, DeviceKey, Timestamp, Vlan},
     track::anomaly::lifecycle::AnomalyKey,
 };
 

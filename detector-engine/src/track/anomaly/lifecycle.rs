@@ -13,12 +13,9 @@ use crate::{
     limits::expiry::ExpiryQueue,
     mirror::pools::Pools,
     model::{
-        anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
-        conflict::{Claimant, ClaimantId, DeviceKey},
-        ids::{AnomalyId, IdSequence},
-        observation::{IfIndex, Timestamp, Vlan},
-        pool::{PoolId, PoolSource},
-        settings::Settings,
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, ClaimantId,
+        Contested, DeviceKey, IdSequence, IfIndex, PoolId, PoolSource, ResolveReason, Settings,
+        Timestamp, Vlan,
     },
     track::{
         Step,

@@ -16,10 +16,8 @@ use std::{
 use crate::{
     limits::expiry::ExpiryQueue,
     model::{
-        anomaly::{Anomaly, AnomalyCause, AnomalyEffect, AnomalyKind, Contested, ResolveReason},
-        conflict::{Claimant, Conflict, DeviceKey},
-        ids::{AnomalyId, ConflictId},
-        observation::{IfIndex, Timestamp},
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, Conflict,
+        ConflictId, Contested, DeviceKey, IfIndex, ResolveReason, Timestamp,
     },
     track::{
         Step,

@@ -6,10 +6,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    model::{
-        anomaly::{AnomalyCause, AnomalyKind, ResolveReason},
-        conflict::Claimant,
-    },
+    model::{AnomalyCause, AnomalyKind, Claimant, ResolveReason},
     track::{
         Step,
         anomaly::{

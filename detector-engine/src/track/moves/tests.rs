@@ -7,10 +7,7 @@
 )]
 
 use super::*;
-use crate::model::{
-    observation::{IfIndex, Vlan},
-    scope::NODE_WIDE,
-};
+use crate::model::{IfIndex, NODE_WIDE, Vlan};
 
 const UNTAGGED: Scope = NODE_WIDE;
 

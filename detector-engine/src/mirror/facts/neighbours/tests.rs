@@ -7,7 +7,7 @@
 )]
 
 use super::*;
-use crate::model::settings::Bounds;
+use crate::model::Bounds;
 
 const BRIDGE: IfIndex = 9;
 const WINDOW: Duration = Duration::from_secs(180);
