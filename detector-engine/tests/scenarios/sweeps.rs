@@ -106,6 +106,33 @@ fn the_fourth_contested_address_starts_a_sweep() {
 }
 
 #[test]
+fn an_owner_with_two_interfaces_contests_nothing() {
+    let mut node = pods(9, Settings::default());
+    let second = Peer {
+        ifindex: 3,
+        ..peer(1)
+    };
+    node.link(pod_with_peer(10, second));
+    for n in 1..=4 {
+        let address = format!("10.7.1.{n}");
+        node.address(1, &address);
+        node.observe(Observation::PodAddress(second, assigned(&address)));
+        node.frame(9, &address);
+    }
+    let expected = [
+        "raised 10.7.1.1",
+        "raised 10.7.1.2",
+        "raised 10.7.1.3",
+        "raised veth9 contests 4",
+        "raised 10.7.1.4*",
+        "updated 10.7.1.1*",
+        "updated 10.7.1.2*",
+        "updated 10.7.1.3*",
+    ];
+    assert_eq!(events(&mut node), expected);
+}
+
+#[test]
 fn a_growing_sweep_is_updated_once_in_ten_seconds() {
     let mut node = pods(61, Settings::default());
     sweep(&mut node, 61, 1..=60);

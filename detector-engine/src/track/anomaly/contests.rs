@@ -6,7 +6,8 @@ use crate::{
     hash::HashMap,
     index::Index,
     model::{
-        ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey, Timestamp,
+        Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey,
+        Timestamp,
     },
 };
 
@@ -115,9 +116,13 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     let Some(owner) = owner(conflict).filter(|_| is_eligible) else {
         return Vec::new();
     };
+    // Others with certain evidence are further interfaces of the owner's pod, or the conflict would be certain, or share the
+    // address on their `lo`.
+    let has_rightful = conflict.present().any(|c| c.rightful == Some(true));
+    let is_owner = |c: &Claimant| c.id == owner || (!has_rightful && c.is_certain());
     conflict
         .present()
-        .filter(|c| c.id != owner)
+        .filter(|c| !is_owner(c))
         // Of one that is no device, there is none to name.
         .map(|c| c.id.device())
         .collect::<Option<_>>()
