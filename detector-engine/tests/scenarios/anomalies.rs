@@ -88,9 +88,7 @@ fn restored_anomaly_continues_silently_or_resolves() {
     assert_eq!(open.len(), 2);
     let mut node = Node::new();
     node.engine.restore(Vec::new(), open.clone());
-    for ifindex in 1..=2 {
-        node.pod(ifindex);
-    }
+    node.pods(2);
     node.take_first_snapshot();
     node.address(1, "10.0.0.2");
     node.tick();

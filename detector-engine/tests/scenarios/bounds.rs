@@ -8,9 +8,7 @@ fn with_ten_claims(pods: IfIndex) -> Node {
         claims_per_device: 10,
         ..Bounds::default()
     });
-    for ifindex in 1..=pods {
-        node.pod(ifindex);
-    }
+    node.pods(pods);
     node
 }
 
@@ -35,8 +33,7 @@ fn claim_flood_of_one_pod_hides_no_conflict_of_others() {
     assert_eq!(node.engine.view().addresses().len(), 30);
     assert_eq!(node.engine.view().drop_counters().claims, 90, "frames");
     assert_eq!(node.engine.view().drop_counters().kernel_entries, 90);
-    node.frame(2, "10.0.0.1");
-    node.frame(3, "10.0.0.1");
+    node.frames([2, 3], "10.0.0.1");
     node.expect(["raised 10.0.0.1 duplicate observed: veth2 veth3"]);
 }
 
@@ -144,9 +141,7 @@ fn overflow_of_one_device_takes_no_room_from_others() {
         overflow_addresses: 60,
         ..Bounds::default()
     });
-    for ifindex in 1..=3 {
-        node.pod(ifindex);
-    }
+    node.pods(3);
     for n in 0..200 {
         node.address(1, &format!("10.1.0.{n}"));
     }
@@ -215,9 +210,7 @@ fn links_over_the_bound_are_counted() {
         links: 2,
         ..Bounds::default()
     });
-    for ifindex in 1..=5 {
-        node.pod(ifindex);
-    }
+    node.pods(5);
     node.pod(1);
     assert_eq!(node.engine.view().devices().len(), 2);
     assert_eq!(node.engine.view().drop_counters().links, 3);
@@ -320,9 +313,7 @@ fn refused_conflict_is_raised_once_there_is_room() {
     node.pod(1);
     node.pod(2);
     for n in 1..=5 {
-        for ifindex in 1..=2 {
-            node.address(ifindex, &format!("10.0.0.{n}"));
-        }
+        node.addresses(1..=2, &format!("10.0.0.{n}"));
     }
     assert_eq!(node.conflict_events().len(), 2);
     // Evaluated again, it is not counted twice.
@@ -358,9 +349,7 @@ fn forgotten_refused_conflict_is_raised_once_there_is_room() {
     node.pod(1);
     node.pod(2);
     for n in 1..=4 {
-        for ifindex in 1..=2 {
-            node.address(ifindex, &format!("10.0.0.{n}"));
-        }
+        node.addresses(1..=2, &format!("10.0.0.{n}"));
     }
     assert_eq!(node.engine.view().drop_counters().conflicts, 3);
     node.frame(1, "10.0.0.2");
@@ -389,28 +378,20 @@ fn conflicts_of_a_few_devices_take_no_room_from_others() {
         conflicts_per_device: 2,
         ..Bounds::default()
     });
-    for ifindex in 1..=6 {
-        node.pod(ifindex);
-    }
+    node.pods(6);
     for n in 0..20 {
-        for ifindex in 1..=4 {
-            node.frame(ifindex, &format!("10.0.1.{n}"));
-        }
+        node.frames(1..=4, &format!("10.0.1.{n}"));
     }
     assert_eq!(node.open_conflicts().len(), 6, "observed: three quarters");
     for n in 0..20 {
-        for ifindex in 1..=4 {
-            node.address(ifindex, &format!("10.0.2.{n}"));
-        }
+        node.addresses(1..=4, &format!("10.0.2.{n}"));
     }
     assert_eq!(node.open_conflicts().len(), 8);
     assert!(node.engine.view().drop_counters().conflicts > 0);
     node.conflict_events();
     // Another pod, or one of those that are at the bound, and a pod that is not.
-    node.frame(5, "10.0.3.1");
-    node.frame(6, "10.0.3.1");
-    node.address(5, "10.0.3.2");
-    node.address(1, "10.0.3.2");
+    node.frames([5, 6], "10.0.3.1");
+    node.addresses([5, 1], "10.0.3.2");
     node.expect([
         "raised 10.0.3.1 duplicate observed: veth5 veth6",
         "raised 10.0.3.2 duplicate certain: veth5 veth1",
@@ -425,9 +406,7 @@ fn conflict_with_reserved_room_is_tried_again_at_the_bound() {
         conflicts_per_device: 4,
         ..Bounds::default()
     });
-    for ifindex in 1..=4 {
-        node.pod(ifindex);
-    }
+    node.pods(4);
     let claim = |node: &mut Node, n: u32, devices: [IfIndex; 2]| {
         for device in devices {
             node.address(device, &format!("10.0.0.{n}"));

@@ -75,9 +75,7 @@ fn followed(pods: IfIndex) -> Node {
         follow_claims: true,
         ..Settings::default()
     });
-    for ifindex in 1..=pods {
-        node.pod(ifindex);
-    }
+    node.pods(pods);
     node
 }
 

@@ -40,8 +40,7 @@ fn record_holds_only_frames_of_the_conflict() {
         }),
         ..pod(3)
     });
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     node.frame(3, "10.0.0.1");
     node.observe(tagged(1, "10.0.0.1"));
     assert_eq!(recorded(&node, "frames"), [0]);
@@ -116,8 +115,7 @@ fn restored_conflict_counts_once_against_the_bound() {
     let mut node = next_within(bounds, records, node.now);
     node.resync(snapshot(&[(1, &["10.0.0.1"]), (2, &["10.0.0.1"])]));
     for address in ["10.0.0.2", "10.0.0.3"] {
-        node.frame(1, address);
-        node.frame(2, address);
+        node.frames([1, 2], address);
     }
     assert_eq!(node.open_conflicts().len(), 2);
     assert_eq!(node.engine.view().drop_counters().conflicts, 1);
@@ -127,8 +125,7 @@ fn restored_conflict_counts_once_against_the_bound() {
 fn restored_claims_over_the_bound_are_counted() {
     let mut node = Node::with_pods(2);
     for address in ["10.0.0.1", "10.0.0.2"] {
-        node.frame(1, address);
-        node.frame(2, address);
+        node.frames([1, 2], address);
     }
     let bounds = Bounds {
         claims_per_device: 1,

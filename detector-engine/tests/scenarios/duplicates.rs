@@ -90,9 +90,7 @@ fn further_evidence_is_listed_without_an_event() {
 #[test]
 fn claimants_join_and_leave_under_one_id() {
     let mut node = Node::with_pods(3);
-    for ifindex in 1..=3 {
-        node.address(ifindex, "10.0.0.1");
-    }
+    node.addresses(1..=3, "10.0.0.1");
     node.remove_link(1);
     node.address_gone(2, "10.0.0.1");
     let conflicts = node.reported_conflicts();
@@ -119,9 +117,7 @@ fn claimants_join_and_leave_under_one_id() {
 #[test]
 fn returning_claimant_is_no_longer_listed_as_left() {
     let mut node = Node::with_pods(3);
-    for ifindex in 1..=3 {
-        node.address(ifindex, "10.0.0.1");
-    }
+    node.addresses(1..=3, "10.0.0.1");
     node.address_gone(3, "10.0.0.1");
     node.conflict_events();
     node.address(3, "10.0.0.1");

@@ -98,8 +98,7 @@ fn withdrawn_claims_free_the_devices_own_share() {
     });
     node.pod(1);
     node.pod(2);
-    node.frame(2, "10.0.0.1");
-    node.frame(1, "10.0.0.1");
+    node.frames([2, 1], "10.0.0.1");
     node.frame(1, "10.0.0.2");
     node.address(1, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
@@ -199,8 +198,7 @@ fn frame_at_the_time_of_address_removal_is_ignored() {
 #[test]
 fn claim_that_ended_with_its_address_is_published_again() {
     let mut node = Node::with_pods(2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     node.frame(1, "10.0.0.1");
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Stale);
     let published_again = |node: &mut Node| match node.engine.take_claimed_update() {

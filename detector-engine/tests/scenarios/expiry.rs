@@ -23,8 +23,7 @@ fn frame_only_claim_expires() {
 fn repeated_frame_keeps_the_claim_alive() {
     let mut node = Node::with_pods(2);
     for _ in 0..5 {
-        node.frame(1, "10.0.0.1");
-        node.frame(2, "10.0.0.1");
+        node.frames([1, 2], "10.0.0.1");
         node.wait_secs(590);
     }
     assert_eq!(node.conflict_events().len(), 1);

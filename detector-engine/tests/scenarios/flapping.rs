@@ -7,9 +7,7 @@ fn with_allowed_range() -> Node {
         allow: vip_range(),
         ..Settings::default()
     });
-    for ifindex in 1..=3 {
-        node.pod(ifindex);
-    }
+    node.pods(3);
     node
 }
 
@@ -18,13 +16,11 @@ const VIP: &str = "10.9.0.1";
 #[test]
 fn allowed_address_on_two_pods_is_not_a_conflict() {
     let mut node = with_allowed_range();
-    node.address(1, VIP);
-    node.address(2, VIP);
+    node.addresses([1, 2], VIP);
     node.link(uplink(9));
     node.host(9, VIP);
     assert!(node.conflict_events().is_empty());
-    node.address(1, "10.8.0.1");
-    node.address(2, "10.8.0.1");
+    node.addresses([1, 2], "10.8.0.1");
     assert_eq!(node.conflict_events().len(), 1, "others are not allowed");
 }
 
@@ -73,12 +69,8 @@ fn move_count_and_window_settings_are_applied() {
         flap_window: Duration::from_secs(10),
         ..Settings::default()
     });
-    for ifindex in 1..=2 {
-        node.pod(ifindex);
-    }
-    for holder in [1, 2, 1] {
-        node.frame(holder, VIP);
-    }
+    node.pods(2);
+    node.frames([1, 2, 1], VIP);
     assert_eq!(node.conflict_events().len(), 1);
     node.wait_secs(11);
     assert_eq!(node.conflict_events().len(), 1);
@@ -194,8 +186,7 @@ fn last_holder_remains_when_the_window_ends() {
 #[test]
 fn participant_leaves_when_its_part_leaves_the_window() {
     let mut node = with_allowed_range();
-    node.frame(1, VIP);
-    node.frame(2, VIP);
+    node.frames([1, 2], VIP);
     node.wait_secs(60);
     node.frame(3, VIP);
     node.wait_secs(30);
@@ -245,9 +236,7 @@ fn repeated_address_update_is_not_a_move() {
 fn alternating_bridge_entries_count_as_moves() {
     let mut node = with_allowed_range();
     node.bridge_with_ports(2);
-    for port in 1..=2 {
-        node.address(port, VIP);
-    }
+    node.addresses(1..=2, VIP);
     for turn in 0..5 {
         node.neighbour(9, VIP, mac(1 + turn % 2), NudState::Reachable);
     }

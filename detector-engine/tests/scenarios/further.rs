@@ -130,8 +130,7 @@ fn silent_address_on_lo_alone_is_no_claim() {
 #[test]
 fn anycast_address_used_by_a_pod_without_it_raises() {
     let mut node = anycast();
-    node.frame(1, "10.0.0.9");
-    node.frame(3, "10.0.0.9");
+    node.frames([1, 3], "10.0.0.9");
     node.expect(["raised 10.0.0.9 duplicate observed: veth1 veth2 veth3"]);
     node.remove_link(3);
     let resolved = "resolved 10.0.0.9 duplicate observed: veth1 left veth2(expired) \

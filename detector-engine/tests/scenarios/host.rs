@@ -76,8 +76,7 @@ fn bridge_address_claimed_by_a_port_is_a_host_conflict() {
 fn kind_changes_to_host_and_back_under_one_id() {
     let mut node = Node::with_pods(2);
     node.link(uplink(9));
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     node.host(9, "10.0.0.1");
     node.host_gone(9, "10.0.0.1");
     let conflicts = node.reported_conflicts();

@@ -30,8 +30,7 @@ fn conflict_ids_are_unique_in_both_halves() {
 #[test]
 fn only_reported_updates_change_the_times() {
     let mut node = Node::with_pods(3);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     let raised = node.reported_conflicts().remove(0);
     node.wait_secs(5);
     let sent_at = node.now;
@@ -68,9 +67,7 @@ fn resolution_carries_the_time_of_its_cause() {
 #[test]
 fn leave_reason_is_not_overwritten_by_later_changes() {
     let mut node = Node::with_pods(4);
-    for ifindex in 1..=4 {
-        node.address(ifindex, "10.0.0.1");
-    }
+    node.addresses(1..=4, "10.0.0.1");
     node.address_gone(1, "10.0.0.1");
     node.remove_link(1);
     node.conflict_events();
@@ -103,8 +100,7 @@ fn newest_departed_claimants_are_listed() {
 fn conflicts_are_listed_by_age_and_addresses_once() {
     let mut node = Node::with_pods(2);
     for address in ["10.0.0.7", "10.0.0.3", "10.0.0.5"] {
-        node.frame(1, address);
-        node.frame(2, address);
+        node.frames([1, 2], address);
     }
     node.observe(tagged(1, "10.0.0.3"));
     node.observe(tagged(2, "10.0.0.3"));

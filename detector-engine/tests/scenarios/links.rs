@@ -268,9 +268,7 @@ fn frame_older_than_its_device_is_ignored() {
 fn frames_of_unknown_devices_are_only_counted() {
     let mut node = Node::with_pods(1);
     node.link(uplink(2));
-    for ifindex in 1..=3 {
-        node.frame(ifindex, "10.0.0.1");
-    }
+    node.frames(1..=3, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     assert_eq!(node.engine.view().drop_counters().unknown_device, 2);
 }

@@ -103,25 +103,21 @@ impl Node {
     /// A node with pod devices `1..=count` whose namespaces have not been read.
     fn with_pods(count: IfIndex) -> Self {
         let mut node = Self::new();
-        for ifindex in 1..=count {
-            node.pod(ifindex);
-        }
+        node.pods(count);
         node
     }
 
     /// Two pods with the assigned address 10.0.0.1.
     fn with_duplicate() -> Self {
         let mut node = Self::with_pods(2);
-        node.address(1, "10.0.0.1");
-        node.address(2, "10.0.0.1");
+        node.addresses(1..=2, "10.0.0.1");
         node
     }
 
     /// Two pods that claim 10.0.0.1 in frames only.
     fn with_observed_duplicate() -> Self {
         let mut node = Self::with_pods(2);
-        node.frame(1, "10.0.0.1");
-        node.frame(2, "10.0.0.1");
+        node.frames(1..=2, "10.0.0.1");
         node
     }
 
@@ -222,6 +218,13 @@ impl Node {
         self.link(pod(ifindex));
     }
 
+    /// Pod devices `1..=count`.
+    fn pods(&mut self, count: IfIndex) {
+        for ifindex in 1..=count {
+            self.pod(ifindex);
+        }
+    }
+
     /// A pod device that is a port of a bridge.
     fn port(&mut self, ifindex: IfIndex, bridge: IfIndex) {
         self.link(bridge_port(ifindex, bridge));
@@ -255,6 +258,13 @@ impl Node {
 
     fn address(&mut self, ifindex: IfIndex, address: &str) {
         self.observe(Observation::PodAddress(peer(ifindex), assigned(address)));
+    }
+
+    /// Several pods have the address.
+    fn addresses(&mut self, pods: impl IntoIterator<Item = IfIndex>, address: &str) {
+        for ifindex in pods {
+            self.address(ifindex, address);
+        }
     }
 
     fn address_gone(&mut self, ifindex: IfIndex, address: &str) {
@@ -305,6 +315,13 @@ impl Node {
     /// The pod sends an ARP claim (NDP for IPv6).
     fn frame(&mut self, ifindex: IfIndex, address: &str) {
         self.observe(Observation::Frame(frame(ifindex, address)));
+    }
+
+    /// Several pods send [`Node::frame`].
+    fn frames(&mut self, pods: impl IntoIterator<Item = IfIndex>, address: &str) {
+        for ifindex in pods {
+            self.frame(ifindex, address);
+        }
     }
 
     /// The pod probes whether the address is free.

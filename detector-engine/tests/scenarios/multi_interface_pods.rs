@@ -48,8 +48,7 @@ fn interface_with_the_address_is_the_claimant() {
 #[test]
 fn frames_on_two_interfaces_without_address_are_one_claim() {
     let mut node = two_interfaces();
-    node.frame(2, "10.0.0.1");
-    node.frame(1, "10.0.0.1");
+    node.frames([2, 1], "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.frame(3, "10.0.0.1");
     node.expect(["raised 10.0.0.1 duplicate observed: veth1 veth3"]);

@@ -21,8 +21,7 @@ fn taken_over() -> Node {
 #[test]
 fn frame_after_the_removal_is_a_claim_that_does_not_expire() {
     let mut node = taken_over();
-    node.frame(1, "10.0.0.1");
-    node.frame(3, "10.0.0.1");
+    node.frames([1, 3], "10.0.0.1");
     node.conflict_events();
     node.wait_secs(5000);
     assert_eq!(

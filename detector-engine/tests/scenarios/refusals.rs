@@ -13,9 +13,7 @@ fn bounded(pods: IfIndex) -> Node {
         overflow_addresses: 0,
         ..Bounds::default()
     });
-    for ifindex in 1..=pods {
-        node.pod(ifindex);
-    }
+    node.pods(pods);
     node.device_effects();
     node
 }

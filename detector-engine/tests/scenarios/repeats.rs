@@ -131,8 +131,7 @@ fn remembered_ends_are_bounded() {
     let mut ids = Vec::new();
     for n in 1..=3 {
         let address = format!("10.0.0.{n}");
-        node.address(1, &address);
-        node.address(2, &address);
+        node.addresses([1, 2], &address);
         ids.push(events(&mut node)[0].1);
         node.address_gone(2, &address);
         events(&mut node);

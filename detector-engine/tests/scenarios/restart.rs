@@ -19,8 +19,7 @@ pub(super) fn restart(node: &Node) -> Node {
 fn unchanged_conflict_continues_silently() {
     let mut node = Node::with_pods(2);
     node.route("10.0.0.1", 2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     let raised = node.reported_conflicts().remove(0);
     let mut node = restart(&node);
     assert!(node.engine.view().is_restoring());
@@ -161,8 +160,7 @@ fn frames_of_a_replaced_device_are_discarded() {
     let changes: [fn(&mut Link); 2] = [other_name, other_peer];
     for (case, change) in ["other name", "other peer"].into_iter().zip(changes) {
         let mut node = Node::with_pods(2);
-        node.frame(1, "10.0.0.1");
-        node.frame(2, "10.0.0.1");
+        node.frames([1, 2], "10.0.0.1");
         let mut node = restart(&node);
         let mut dump = snapshot(&[(1, &[]), (2, &[])]);
         change(&mut dump.links[1]);
@@ -204,9 +202,7 @@ fn restored_probe_stays_tentative() {
 #[test]
 fn departed_claimant_stays_listed() {
     let mut node = Node::with_pods(3);
-    for ifindex in 1..=3 {
-        node.address(ifindex, "10.0.0.1");
-    }
+    node.addresses(1..=3, "10.0.0.1");
     node.remove_link(1);
     let mut node = restart(&node);
     // The ifindex and generation of the departed device belong to another one now.
@@ -310,8 +306,7 @@ fn flapping_address_continues_and_resolves() {
 #[test]
 fn conflict_of_an_address_allowed_since_resolves() {
     let mut node = Node::with_pods(2);
-    node.address(1, "10.9.0.1");
-    node.address(2, "10.9.0.1");
+    node.addresses([1, 2], "10.9.0.1");
     let addresses: &[&str] = &["10.9.0.1"];
     let mut node = restart(&node);
     node.resync(snapshot(&[(1, addresses), (2, addresses)]));
@@ -324,8 +319,7 @@ fn conflict_of_an_address_allowed_since_resolves() {
 fn record_survives_serialization() {
     let mut node = Node::with_pods(2);
     node.link(uplink(9));
-    node.frame(1, "2001:db8::1");
-    node.frame(2, "2001:db8::1");
+    node.frames([1, 2], "2001:db8::1");
     node.host(9, "2001:db8::1");
     let records = node.engine.view().open_records(node.now);
     let text = serde_json::to_string(&records).unwrap();

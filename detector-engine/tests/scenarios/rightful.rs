@@ -207,8 +207,7 @@ fn match_by_address_makes_no_pod_rightful() {
         ..known("any", &["10.0.0.5"])
     };
     node.know(1, matched);
-    node.address(1, "10.0.0.5");
-    node.address(2, "10.0.0.5");
+    node.addresses([1, 2], "10.0.0.5");
     assert_eq!(node.records(), [(None, None), (None, None)]);
 }
 

@@ -131,9 +131,7 @@ fn allowed_address_is_never_route_astray() {
         allow: vec!["10.0.0.0/24".parse().unwrap()],
         ..Settings::default()
     });
-    for ifindex in 1..=2 {
-        node.pod(ifindex);
-    }
+    node.pods(2);
     node.take_first_snapshot();
     node.address(1, "10.0.0.2");
     node.route("10.0.0.2", 2);

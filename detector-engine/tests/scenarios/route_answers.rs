@@ -75,8 +75,7 @@ fn only_a_claimant_receives() {
     ] {
         let mut node = Node::with_pods(3);
         node.route("10.0.0.1", 2);
-        node.address(1, "10.0.0.1");
-        node.address(2, "10.0.0.1");
+        node.addresses([1, 2], "10.0.0.1");
         node.conflict_events();
         node.look_up(target);
         assert_eq!(
@@ -113,8 +112,7 @@ fn path_behind_a_bridge_names_the_port() {
     ];
     for (target, receiver) in cases {
         let mut node = Node::with_bridge(2);
-        node.frame(1, "10.0.0.1");
-        node.frame(2, "10.0.0.1");
+        node.frames([1, 2], "10.0.0.1");
         node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
         node.conflict_events();
         node.look_up(target);
@@ -131,9 +129,7 @@ fn path_behind_a_bridge_names_the_port() {
 #[test]
 fn quiet_pod_behind_a_port_that_went_down_does_not_receive() {
     let mut node = Node::with_bridge(2);
-    for port in 1..=2 {
-        node.address(port, "10.0.0.1");
-    }
+    node.addresses(1..=2, "10.0.0.1");
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.fdb_gone(9, 1, mac(1));
     node.look_up(behind(9, 1, BridgePort::Unknown));
@@ -192,9 +188,7 @@ fn changes_that_may_outdate_an_answer_are_looked_up() {
     for (is_affected, change) in cases {
         let mut node = Node::with_bridge(2);
         node.link(uplink(7));
-        for port in 1..=2 {
-            node.address(port, "10.0.0.1");
-        }
+        node.addresses(1..=2, "10.0.0.1");
         node.look_up(behind(9, 2, BridgePort::Forwarding(2)));
         node.observe(change.clone());
         let expected: &[&str] = if is_affected { &["10.0.0.1"] } else { &[] };
@@ -309,9 +303,7 @@ fn first_of_equal_routes_receives() {
 #[test]
 fn port_that_is_down_does_not_receive() {
     let mut node = Node::with_bridge(2);
-    for port in 1..=2 {
-        node.address(port, "10.0.0.1");
-    }
+    node.addresses(1..=2, "10.0.0.1");
     node.route("10.0.0.1", 9);
     node.neighbour(9, "10.0.0.1", mac(1), NudState::Reachable);
     node.conflict_events();

@@ -33,9 +33,7 @@ fn link_local_addresses_behind_one_bridge_conflict() {
     node.port(1, 9);
     node.port(2, 9);
     node.port(3, 8);
-    for ifindex in 1..=3 {
-        node.frame(ifindex, "fe80::1");
-    }
+    node.frames(1..=3, "fe80::1");
     node.expect(["raised fe80::1 duplicate observed: veth1 veth2"]);
 }
 
@@ -47,9 +45,7 @@ fn port_moved_to_another_bridge_moves_link_local_claims() {
     node.port(1, 9);
     node.port(2, 9);
     node.port(3, 8);
-    for ifindex in 1..=3 {
-        node.address(ifindex, "fe80::1");
-    }
+    node.addresses(1..=3, "fe80::1");
     node.expect(["raised fe80::1 duplicate certain: veth1 veth2"]);
     node.port(1, 8);
     node.expect([
@@ -63,8 +59,7 @@ fn bridge_seen_after_its_ports_makes_them_one_domain() {
     let mut node = Node::new();
     node.port(1, 9);
     node.port(2, 9);
-    node.frame(1, "fe80::1");
-    node.frame(2, "fe80::1");
+    node.frames([1, 2], "fe80::1");
     assert!(node.conflict_events().is_empty());
     node.bridge(9);
     node.expect(["raised fe80::1 duplicate observed: veth1 veth2"]);
@@ -132,8 +127,7 @@ fn assigned_address_does_not_support_a_tagged_claim() {
 #[test]
 fn neighbour_discovery_is_ndp_evidence() {
     let mut node = Node::with_pods(2);
-    node.frame(1, "2001:db8::1");
-    node.frame(2, "2001:db8::1");
+    node.frames([1, 2], "2001:db8::1");
     let raised = node.reported_conflicts();
     assert_eq!(evidence_text(&raised[0].claimants[0]), ["ndp"]);
 }

@@ -115,8 +115,7 @@ fn live_update_during_the_snapshot_takes_precedence() {
         assert_eq!(claims.len(), 1, "{address}");
         assert_eq!(claims[0].claimant.ifindex, ifindex, "{address}");
     }
-    node.address(1, "10.0.0.7");
-    node.address(2, "10.0.0.7");
+    node.addresses([1, 2], "10.0.0.7");
     node.expect(["raised 10.0.0.7 duplicate certain: veth1 veth2 -> veth2"]);
 }
 

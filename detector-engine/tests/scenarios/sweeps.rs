@@ -446,8 +446,7 @@ fn rightful_programs_contest_nothing() {
 fn pod_with_a_namespace_contests_what_programs_claim() {
     let mut node = programs();
     for n in 1..=4 {
-        node.frame(5, &own(n));
-        node.frame(n, &own(n));
+        node.frames([5, n], &own(n));
     }
     assert_eq!(open_sweep(&node).holder.unwrap().device, "veth5");
 }
@@ -474,8 +473,7 @@ fn conflict_of_two_rightful_pods_is_part_of_no_sweep() {
     let mut node = programs();
     for n in 1..=4 {
         node.frame(1, &own(n));
-        node.frame(2, &own(n));
-        node.frame(5, &own(n));
+        node.frames([2, 5], &own(n));
     }
     assert_eq!(node.engine.view().anomalies().len(), 2, "veth2 and veth5");
     let given: Vec<_> = (1..=4).map(own).collect();

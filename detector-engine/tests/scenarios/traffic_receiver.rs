@@ -6,8 +6,7 @@ use super::*;
 fn device_of_the_route_receives() {
     let mut node = Node::with_pods(2);
     node.route("10.0.0.1", 2);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
 }
 
@@ -165,8 +164,7 @@ fn change_of_a_wider_route_updates_the_conflict() {
         node.bridge(9);
         node.port(1, 9);
         node.pod(2);
-        node.frame(1, "10.0.0.1");
-        node.frame(2, "10.0.0.1");
+        node.frames([1, 2], "10.0.0.1");
         node.conflict_events();
         node.observe(Observation::Route(Route {
             prefix_len: 16,
@@ -207,8 +205,7 @@ fn removed_link_leaves_traffic_to_a_wider_route() {
             ..route(destination, ifindex)
         }));
     }
-    node.address(1, "10.1.1.7");
-    node.address(2, "10.1.1.7");
+    node.addresses([1, 2], "10.1.1.7");
     node.expect(["raised 10.1.1.7 duplicate certain: veth1 veth2"]);
     node.remove_link(9);
     node.expect(["updated 10.1.1.7 duplicate certain: veth1 veth2 -> veth1"]);

@@ -84,13 +84,9 @@ fn conflicts_list_two_claimants_once_all_list_many() {
         listed_claimants: 24,
         ..Bounds::default()
     });
-    for ifindex in 1..=6 {
-        node.pod(ifindex);
-    }
+    node.pods(6);
     for n in 1..=6 {
-        for ifindex in 1..=6 {
-            node.address(ifindex, &format!("10.0.0.{n}"));
-        }
+        node.addresses(1..=6, &format!("10.0.0.{n}"));
     }
     let open = node.engine.view().conflicts(node.now);
     let listed: Vec<_> = open.iter().map(|c| c.claimants.len()).collect();

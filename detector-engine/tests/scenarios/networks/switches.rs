@@ -17,8 +17,7 @@ fn ports_of_another_switch_share_a_network() {
     for device in 2..=3 {
         node.link(enslaved(pod(device), 9));
     }
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.address(3, "10.0.0.1");
     assert_eq!(node.conflict_networks(), ["bridge:ovs-system"]);

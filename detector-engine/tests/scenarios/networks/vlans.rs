@@ -57,8 +57,7 @@ fn vlan_without_an_interface_of_the_node_is_isolated() {
     node.pvid(9, 1);
     node.port(2, 9);
     node.pvid(2, 10);
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.link(vlan_interface(6, 9, 10));
     assert!(node.conflict_events().is_empty());
@@ -75,8 +74,7 @@ fn vlan_interface_on_a_bridge_without_filtering_routes_its_tag() {
     node.port(2, 9);
     node.link(vlan_interface(6, 9, 10));
     node.host(6, "192.0.2.6");
-    node.address(1, "10.0.0.1");
-    node.address(2, "10.0.0.1");
+    node.addresses([1, 2], "10.0.0.1");
     assert!(node.conflict_events().is_empty(), "untagged is isolated");
     node.frame_in_vlan(2, "10.0.0.1", 10);
     assert_eq!(node.conflict_networks(), ["node"]);

@@ -9,9 +9,7 @@ fn vrfs_are_networks_of_their_own() {
         node.link(vrf(master, 1_000 + master));
         node.link(enslaved(pod(device), master));
     }
-    for device in 1..=3 {
-        node.address(device, "10.0.0.1");
-    }
+    node.addresses(1..=3, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.address(4, "10.0.0.1");
     assert_eq!(node.conflict_networks(), ["vrf:vrf9"]);
@@ -42,9 +40,7 @@ fn routed_bridge_inside_a_vrf_is_part_of_the_vrf() {
     node.link(enslaved(bridge(9), 8));
     node.port(2, 9);
     node.link(enslaved(pod(3), 8));
-    for device in 1..=3 {
-        node.address(device, "10.0.0.1");
-    }
+    node.addresses(1..=3, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
     node.host(9, "192.0.2.9");
     node.expect(["raised 10.0.0.1 duplicate certain: veth2 veth3"]);
@@ -70,9 +66,7 @@ fn traffic_follows_the_table_of_the_vrf() {
         table: 1_008,
         ..route("10.0.0.1", 2)
     }));
-    for device in 1..=2 {
-        node.address(device, "10.0.0.1");
-    }
+    node.addresses(1..=2, "10.0.0.1");
     node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2 -> veth2"]);
     let query = RouteQuery {
         address: ip("10.0.0.1"),
