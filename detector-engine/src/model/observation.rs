@@ -105,7 +105,7 @@ pub enum Observation {
     HostAddress(IfIndex, AssignedAddress),
     /// As [`Observation::PodAddressGone`], on a link of the node itself.
     HostAddressGone(IfIndex, AssignmentId),
-    /// A neighbour entry was added or changed. [`NudState::Invalid`] withdraws it.
+    /// A neighbour entry was added or changed. [`NudState::Invalid`](crate::NudState::Invalid) withdraws it.
     Neighbour(Neighbour),
     /// The kernel removed a neighbour entry.
     NeighbourGone(IfIndex, IpAddr),

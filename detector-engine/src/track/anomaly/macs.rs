@@ -55,7 +55,7 @@ struct Watch {
     /// Since when it has been wrong without interruption; when it was last right, if it is now.
     since: Timestamp,
     learned_on: Option<IfIndex>,
-    /// When it was learned behind another port, at most [`Settings::flap_moves`] times.
+    /// When it was learned behind another port, at most [`Settings::flap_moves`](crate::Settings::flap_moves) times.
     moves: Vec<Timestamp>,
     open: Option<AnomalyKey>,
 }
