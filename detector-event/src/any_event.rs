@@ -32,18 +32,10 @@ impl From<AnomalyEvent> for AnyEvent {
     }
 }
 
-/// The id of the conflict or anomaly that an event is about, or of a digest. Displayed as in events, 32 hexadecimal digits.
+/// The id of the conflict or anomaly that an event is about. Displayed as in events, 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SubjectId(u128);
-
-impl SubjectId {
-    /// The id of the digest with this number in this run of the agent.
-    #[must_use]
-    pub fn of_digest(run: u64, serial: u64) -> Self {
-        Self((u128::from(run) << 64) | u128::from(serial))
-    }
-}
 
 impl From<SubjectId> for String {
     fn from(id: SubjectId) -> Self {
@@ -217,6 +209,9 @@ impl AnyEvent {
     #[must_use]
     pub fn with_change(&self, change: Change) -> Self {
         let mut event = self.clone();
+        if event.change() == change {
+            return event;
+        }
         match &mut event {
             Self::Conflict(event) => {
                 let event = Arc::make_mut(event);
@@ -228,6 +223,20 @@ impl AnyEvent {
             Self::Anomaly(event) => Arc::make_mut(event).event_type.change = change,
         }
         event
+    }
+
+    /// Adds what `before` changed, if this is an update that a receiver gets instead of it.
+    pub fn add_changes_of(&mut self, before: &Self) {
+        if let (Self::Conflict(event), Self::Conflict(before)) = (self, before)
+            && event.event_type.change == Change::Updated
+        {
+            let changed = &mut Arc::make_mut(event).data.changed;
+            for field in &before.data.changed {
+                if !changed.contains(field) {
+                    changed.push(*field);
+                }
+            }
+        }
     }
 
     /// Whether `newer` contains nothing that this event does not. What is unknown of a pod in `newer` makes no

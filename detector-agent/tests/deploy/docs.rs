@@ -122,7 +122,7 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 | `only.namespaces` | both | all | Kubernetes namespaces, of which at least one named pod must be |
 | `only.confidence` | both | `observed` | `certain` restricts conflicts to those |
 | `only.min-duration` | both | `0s` | how long the conflict or anomaly must have lasted |
-| `format` | webhooks | `cloudevents` | `cloudevents`, `slack` or `pagerduty`; the last two get [digests](events.md#delivery) |
+| `format` | webhooks | `cloudevents` | `cloudevents`, `slack` or `pagerduty`; the last two get [one message for each ten seconds](events.md#messages-to-people) |
 | `secret-files` | webhooks | none | signing secrets (`whsec_` and base64); each adds a signature |
 | `routing-key-file` | webhooks | | the integration's routing key, for `pagerduty` |
 | `retry.first`, `retry.longest` | webhooks | `1s`, `15m` | wait after the first failure, which doubles, and the longest wait |
@@ -131,7 +131,7 @@ With the chart, `secrets` mounts the keys of a Secret under /etc/ip-conflict-det
 | `kind-labels.KIND` | Alertmanagers | none | the same for the alerts of one kind, such as `ipam_drift`; they take precedence |
 | `resend-every` | Alertmanagers | `1m` | how often every active alert is sent again; it ends four times that long after the last time |
 
-A webhook receives each event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
+A webhook receives each `raised` and each `resolved` event at least once, the events of one conflict in order, with the same `webhook-id` on every attempt, signed as [Standard Webhooks](https://www.standardwebhooks.com) specifies.
 With `state-dir` an event is on disk before it is sent, and is removed after a 2xx answer; without it, undelivered events are lost when the agent ends.
 Requests go through a proxy if the environment names one (`HTTP_PROXY`, `HTTPS_PROXY`, and `NO_PROXY` for receivers that are reached directly, such as an Alertmanager in the cluster); with the chart, set them in `extraEnv`.
 `Retry-After` is obeyed, redirects are not followed, and after a 410 nothing more is sent until the agent restarts.
@@ -140,8 +140,8 @@ Requests go through a proxy if the environment names one (`HTTP_PROXY`, `HTTPS_P
 ### Rejected events
 
 A receiver that answers 400, 413 or 422 refuses this one event, so it is parked while all others are sent: the log names it once, and it is tried again after `retry.longest`, then after up to four times that, until it is accepted or older than `give-up-after`; and once at each start of the agent.
-A later event of the same conflict takes its place and is sent at once, as `raised` if the receiver knows nothing of the conflict yet.
-Only the end of a conflict waits if its `raised` event was rejected.
+An update takes the place of a rejected update or `raised` event and is sent at once, as `raised` if the receiver knows nothing of the conflict yet; the end of the conflict waits.
+A message about several findings is divided until the rejected one is alone.
 A request with several alerts that an Alertmanager rejects is split until the refused alert is alone; that one is tried again after 15 minutes, then after up to an hour, and at once when it changes.
 
 ### Alerts
