@@ -60,7 +60,7 @@ impl AnomalyFacts<'_> {
             }
             (true, count) => {
                 let lasted = of.lasted();
-                format!("all {count} on {} are over after {lasted}", of.node)
+                format!("{count} on {} are over after {lasted}", of.node)
             }
         }
     }

@@ -243,8 +243,13 @@ impl<'m> Facts<'m> {
         self.change == Change::Resolved
     }
 
-    /// How long it lasted, in whole seconds.
-    fn lasted(&self) -> humantime::FormattedDuration {
-        humantime::format_duration(Duration::from_secs(self.lasted.as_secs().max(1)))
+    /// How long they lasted, in whole seconds.
+    fn lasted(&self) -> String {
+        let lasted = Duration::from_secs(self.lasted.as_secs().max(1));
+        let lasted = humantime::format_duration(lasted);
+        match self.count {
+            1 => lasted.to_string(),
+            _ => format!("up to {lasted}"),
+        }
     }
 }

@@ -128,7 +128,7 @@ fn a_resolved_group_names_its_pods_and_asks_for_nothing() {
     assert_eq!(
         lines(&group(Change::Resolved, &conflicts)),
         [
-            "IP conflicts resolved: 3 addresses are no longer in conflict on node-1; default/a (veth-a) and default/b (veth-b) claimed them for 3m 20s",
+            "IP conflicts resolved: 3 addresses are no longer in conflict on node-1; default/a (veth-a) and default/b (veth-b) claimed them for up to 3m 20s",
             "",
             "",
         ]
@@ -247,7 +247,7 @@ fn many_anomalies_of_a_kind_are_counted_and_listed() {
     assert_eq!(
         lines(&resolved),
         [
-            "IPAM drift resolved: all 200 on node-1 are over after 3m 20s",
+            "IPAM drift resolved: 200 on node-1 are over after up to 3m 20s",
             "",
             "",
         ]
