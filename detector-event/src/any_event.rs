@@ -6,7 +6,8 @@ use detector_engine::{AnomalyId, AnomalyKind, ConflictId, ConflictKind, LeaveRea
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnomalyEvent, Change, ClaimantData, ContractName, Event, ResolvedBecause, SubjectState,
+    AnomalyEvent, Change, ChangedField, ClaimantData, ContractName, Event, ResolvedBecause,
+    SubjectState,
 };
 use crate::{Pod, WallTime};
 
@@ -225,13 +226,22 @@ impl AnyEvent {
         event
     }
 
-    /// Adds what `before` changed, if this is an update that a receiver gets instead of it.
-    pub fn add_changes_of(&mut self, before: &Self) {
-        if let (Self::Conflict(event), Self::Conflict(before)) = (self, before)
+    /// The fields that an update of a conflict names as changed.
+    #[must_use]
+    pub fn changed(&self) -> &[ChangedField] {
+        match self {
+            Self::Conflict(event) => &event.data.changed,
+            Self::Anomaly(_) => &[],
+        }
+    }
+
+    /// Adds fields that an update changed which a receiver gets this one instead of.
+    pub fn add_changed(&mut self, before: &[ChangedField]) {
+        if let Self::Conflict(event) = self
             && event.event_type.change == Change::Updated
         {
             let changed = &mut Arc::make_mut(event).data.changed;
-            for field in &before.data.changed {
+            for field in before {
                 if !changed.contains(field) {
                     changed.push(*field);
                 }

@@ -271,10 +271,11 @@ impl<'l, 't> Batch<'l, 't> {
             (Some(_), _) => Change::Updated,
         };
         let mut event = event.with_change(change);
-        if let Some((before, Change::Updated)) = lane.get(1..).and_then(<[_]>::last)
-            && let Some(before) = self.queued(sink, *before)?
-        {
-            event.add_changes_of(&before);
+        if let Some((replaced, Change::Updated)) = lane.get(1..).and_then(<[_]>::last) {
+            match self.changes.pushed.get(&(sink, *replaced)) {
+                Some(entry) => event.add_changed(&entry.changed),
+                None => event.add_changed(&locked(self.queues[sink]).changed(subject)),
+            }
         }
         let (record, text) = self.encode(event);
         if change != Change::Resolved && !self.has_room(sink, text.len()) {

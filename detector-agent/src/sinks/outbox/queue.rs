@@ -16,12 +16,11 @@ use std::{
     time::Duration,
 };
 
-use detector_event::{AnyEvent, Change, SubjectId};
+use detector_event::{AnyEvent, Change, ChangedField, SubjectId};
 use tokio::time::Instant;
 
 pub(super) use window::Incidents;
 pub use window::Window;
-pub(super) use window::is_notable;
 
 /// Events that are also held in memory, so that fresh ones are sent without reading them back.
 const CACHED: usize = 256;
@@ -35,8 +34,8 @@ pub struct QueueEntry {
     pub subject: SubjectId,
     /// What happened to its subject, as this sink sees it.
     pub change: Change,
-    /// Whether it is an update that people are notified of.
-    pub is_notable: bool,
+    /// The fields that it names as changed, if it is an update.
+    pub changed: Vec<ChangedField>,
     /// Its size in the store.
     pub bytes: usize,
     /// How old it was at `since`.
@@ -48,6 +47,13 @@ pub struct QueueEntry {
 }
 
 impl QueueEntry {
+    /// Whether it is an update that people are notified of.
+    fn is_notable(&self) -> bool {
+        self.changed
+            .iter()
+            .any(|field| field.for_people().is_some())
+    }
+
     fn age_at(&self, now: Instant) -> Duration {
         self.age + now.saturating_duration_since(self.since)
     }
@@ -388,6 +394,13 @@ impl Queue {
         let entries = self.lanes.get(&subject).map(|lane| &lane.entries);
         let entries = entries.into_iter().flatten();
         entries.map(|entry| (entry.seq, entry.change)).collect()
+    }
+
+    /// The fields that the newest event of a subject names as changed.
+    pub(super) fn changed(&self, subject: SubjectId) -> Vec<ChangedField> {
+        let lane = self.lanes.get(&subject);
+        let newest = lane.and_then(|lane| lane.entries.back());
+        newest.map_or_else(Vec::new, |newest| newest.changed.clone())
     }
 
     /// Whether an event waits only for the outbox: for the removal of the one before it, or for its incident.

@@ -10,7 +10,7 @@ use redb::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::queue::{QueueEntry, is_notable};
+use super::queue::QueueEntry;
 use crate::persist::store::StoreError;
 
 /// Queued events: (sink, sequence number) → [`QueuedRecord`].
@@ -43,7 +43,7 @@ impl QueuedRecord {
             seq,
             subject: self.event.subject_id(),
             change: self.event.change(),
-            is_notable: is_notable(&self.event),
+            changed: self.event.changed().to_vec(),
             bytes,
             age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
             since: now.steady,

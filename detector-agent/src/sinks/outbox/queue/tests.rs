@@ -12,7 +12,7 @@ fn fill(queue: &mut Queue, entries: &[(&str, Change)]) {
             seq: seq as u64,
             subject: samples::subject_id(subject),
             change: *change,
-            is_notable: true,
+            changed: vec![ChangedField::Pod],
             bytes: 10,
             age: Duration::ZERO,
             since: Instant::now(),
@@ -137,7 +137,7 @@ fn a_window_is_one_message_of_raises_and_then_one_of_ends() {
 fn a_raise_is_sent_with_the_newest_state_and_minor_updates_are_not_sent() {
     let mut queue = windowed(false, &[("a", Raised), ("a", Updated), ("b", Updated)]);
     let lane = queue.lanes.get_mut(&samples::subject_id("b")).unwrap();
-    lane.entries[0].is_notable = false;
+    lane.entries[0].changed = vec![ChangedField::Evidence];
     queue.close_window();
     let now = Instant::now();
     store_window(&mut queue, now);
@@ -196,7 +196,7 @@ fn an_incident_is_resolved_with_its_last_member() {
         seq: 2,
         subject: c,
         change: Resolved,
-        is_notable: false,
+        changed: Vec::new(),
         bytes: 10,
         age: Duration::ZERO,
         since: now,

@@ -7,7 +7,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use detector_event::{AnyEvent, Change, SubjectId};
+use detector_event::{Change, SubjectId};
 use tokio::time::Instant;
 
 use super::{Idle, Lane, Queue, QueueEntry, SendJob, earlier};
@@ -22,14 +22,6 @@ pub struct Window {
     pub lasts: Duration,
     /// Whether the receiver opens and resolves incidents, rather than showing a list of messages.
     pub has_incidents: bool,
-}
-
-/// Whether an update is one that people are notified of.
-pub(in crate::sinks::outbox) fn is_notable(event: &AnyEvent) -> bool {
-    match event {
-        AnyEvent::Conflict(event) => event.data.changed.iter().any(|f| f.for_people().is_some()),
-        AnyEvent::Anomaly(_) => false,
-    }
 }
 
 /// Which incident each subject is in.
@@ -123,7 +115,7 @@ impl Queue {
                     next = earlier(next, Some(at));
                     continue;
                 }
-                let is_silent = window.has_incidents || !head.is_notable;
+                let is_silent = window.has_incidents || !head.is_notable();
                 if lane.is_superseded() || (change == Change::Updated && is_silent) {
                     return self.superseded(&[*subject], now);
                 }
