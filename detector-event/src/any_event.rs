@@ -6,7 +6,8 @@ use detector_engine::{AnomalyId, AnomalyKind, ConflictId, ConflictKind, LeaveRea
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AnomalyEvent, Change, ClaimantData, ContractName, Event, ResolvedBecause, SubjectState,
+    AnomalyEvent, Change, ChangedField, ClaimantData, ContractName, Event, ResolvedBecause,
+    SubjectState,
 };
 use crate::{Pod, WallTime};
 
@@ -32,18 +33,10 @@ impl From<AnomalyEvent> for AnyEvent {
     }
 }
 
-/// The id of the conflict or anomaly that an event is about, or of a digest. Displayed as in events, 32 hexadecimal digits.
+/// The id of the conflict or anomaly that an event is about. Displayed as in events, 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SubjectId(u128);
-
-impl SubjectId {
-    /// The id of the digest with this number in this run of the agent.
-    #[must_use]
-    pub fn of_digest(run: u64, serial: u64) -> Self {
-        Self((u128::from(run) << 64) | u128::from(serial))
-    }
-}
 
 impl From<SubjectId> for String {
     fn from(id: SubjectId) -> Self {
@@ -217,6 +210,9 @@ impl AnyEvent {
     #[must_use]
     pub fn with_change(&self, change: Change) -> Self {
         let mut event = self.clone();
+        if event.change() == change {
+            return event;
+        }
         match &mut event {
             Self::Conflict(event) => {
                 let event = Arc::make_mut(event);
@@ -228,6 +224,29 @@ impl AnyEvent {
             Self::Anomaly(event) => Arc::make_mut(event).event_type.change = change,
         }
         event
+    }
+
+    /// The fields that an update of a conflict names as changed.
+    #[must_use]
+    pub fn changed(&self) -> &[ChangedField] {
+        match self {
+            Self::Conflict(event) => &event.data.changed,
+            Self::Anomaly(_) => &[],
+        }
+    }
+
+    /// Adds fields that an update changed which a receiver gets this one instead of.
+    pub fn add_changed(&mut self, before: &[ChangedField]) {
+        if let Self::Conflict(event) = self
+            && event.event_type.change == Change::Updated
+        {
+            let changed = &mut Arc::make_mut(event).data.changed;
+            for field in before {
+                if !changed.contains(field) {
+                    changed.push(*field);
+                }
+            }
+        }
     }
 
     /// Whether `newer` contains nothing that this event does not. What is unknown of a pod in `newer` makes no

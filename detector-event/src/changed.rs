@@ -37,6 +37,21 @@ pub enum ChangedField {
 }
 
 impl ChangedField {
+    /// Its name for people; `None` if they need not be notified of a change.
+    #[must_use]
+    pub fn for_people(self) -> Option<&'static str> {
+        match self {
+            Self::Kind => Some("kind"),
+            Self::Confidence => Some("confidence"),
+            Self::TrafficGoesTo => Some("receiver of the traffic"),
+            Self::Claimants => Some("claimants"),
+            Self::Pod => Some("pods"),
+            Self::Newest => Some("newest claimant"),
+            Self::Diagnosis => Some("cause"),
+            Self::Evidence | Self::Rightful | Self::Sweep => None,
+        }
+    }
+
     /// The fields that differ between two events about a conflict.
     fn between(before: &ConflictDigest, now: &ConflictDigest) -> Vec<Self> {
         let same_claimant = |now: &&ClaimantDigest| {

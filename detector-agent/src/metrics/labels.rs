@@ -72,7 +72,7 @@ pub const LOOKUP_OUTCOMES: [&str; 9] = [
 ];
 
 /// Values of `outcome` in `ipconflict_deliveries_total`.
-pub const DELIVERY_OUTCOMES: [&str; 16] = [
+pub const DELIVERY_OUTCOMES: [&str; 14] = [
     "delivered",
     "failed",
     "rejected",
@@ -83,8 +83,6 @@ pub const DELIVERY_OUTCOMES: [&str; 16] = [
     "disabled",
     "unusable",
     "unreadable",
-    "evicted",
-    "evicted_end",
     "stored",
     "store_failed",
     "refused",

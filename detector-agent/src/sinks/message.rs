@@ -1,59 +1,48 @@
 //! What a sender sends.
 
-use std::sync::Arc;
+use std::hash::Hasher as _;
 
 use detector_event::{AnyEvent, Change, SubjectId};
-use serde::{Deserialize, Serialize};
+use fnv::FnvHasher;
 
-use super::digest::Digest;
-
-/// An event, or a digest of many. Cheap to clone; an event is serialised as the event itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Message {
-    /// One event.
-    Event(AnyEvent),
-    /// Many conflicts in one message.
-    Digest(Arc<Digest>),
+/// One event, or the events of one window for a sink that notifies people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Unique; the same on every delivery of the same events.
+    pub id: String,
+    /// What happened to the subjects of its events.
+    pub change: Change,
+    /// The incident that it opens or resolves, for receivers that have incidents.
+    pub incident: SubjectId,
+    /// At least one, oldest first. In a message that raises them, each has the newest state of its subject.
+    pub events: Vec<AnyEvent>,
 }
 
 impl Message {
-    /// Unique; the same on every delivery.
+    /// A message of one event.
     #[must_use]
-    pub fn id(&self) -> &str {
-        match self {
-            Self::Event(event) => event.id(),
-            Self::Digest(digest) => &digest.id,
+    pub fn of_event(event: AnyEvent) -> Self {
+        Self {
+            id: event.id().to_owned(),
+            change: event.change(),
+            incident: event.subject_id(),
+            events: vec![event],
         }
     }
 
-    /// What it is about. A sink gets the messages about one subject in order.
+    /// A message of several events; `None` without any.
     #[must_use]
-    pub fn subject_id(&self) -> SubjectId {
-        match self {
-            Self::Event(event) => event.subject_id(),
-            Self::Digest(digest) => digest.digest_id,
+    pub fn of_window(change: Change, incident: SubjectId, events: Vec<AnyEvent>) -> Option<Self> {
+        let mut hasher = FnvHasher::default();
+        for event in &events {
+            hasher.write(event.id().as_bytes());
+            hasher.write_u8(0);
         }
-    }
-
-    /// The same message with another change.
-    #[must_use]
-    pub fn with_change(&self, change: Change) -> Self {
-        match self {
-            Self::Event(event) => Self::Event(event.with_change(change)),
-            Self::Digest(digest) => Self::Digest(Arc::new(Digest {
-                change,
-                ..Digest::clone(digest)
-            })),
-        }
-    }
-
-    /// What happened to its subject.
-    #[must_use]
-    pub fn change(&self) -> Change {
-        match self {
-            Self::Event(event) => event.change(),
-            Self::Digest(digest) => digest.change,
-        }
+        Some(Self {
+            id: format!("{}-{:016x}", events.first()?.id(), hasher.finish()),
+            change,
+            incident,
+            events,
+        })
     }
 }

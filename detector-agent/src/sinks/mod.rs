@@ -5,7 +5,6 @@
 
 pub mod alertmanager;
 pub mod client;
-pub mod digest;
 pub(crate) mod feed;
 pub mod filter;
 #[cfg(feature = "fuzzing")]

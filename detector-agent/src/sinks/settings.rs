@@ -10,7 +10,7 @@ use detector_event::{SubjectKind, guidance::StatusPageUrl};
 use hyper::Uri;
 use serde::Deserialize;
 
-use super::{digest::DigestRules, filter::Filter};
+use super::{filter::Filter, outbox::Window};
 
 /// Labels that identify an alert; those configured for an Alertmanager must not repeat them.
 pub const ALERT_LABELS: [&str; 7] = [
@@ -60,6 +60,9 @@ pub struct Endpoint {
     pub timeout: Duration,
 }
 
+/// How long events are collected for one message to people.
+const WINDOW: Duration = Duration::from_secs(10);
+
 /// Body format of a webhook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,13 +77,18 @@ pub enum Format {
 }
 
 impl Format {
-    /// When a receiver of this format gets digests; `None` if it gets each event.
+    /// How events become messages to people; `None` if the receiver gets each event.
     #[must_use]
-    pub fn digest_rules(self) -> Option<DigestRules> {
-        match self {
-            Self::Cloudevents => None,
-            Self::Slack | Self::Pagerduty => Some(DigestRules::FOR_PEOPLE),
-        }
+    pub fn window(self) -> Option<Window> {
+        let has_incidents = match self {
+            Self::Cloudevents => return None,
+            Self::Slack => false,
+            Self::Pagerduty => true,
+        };
+        Some(Window {
+            lasts: WINDOW,
+            has_incidents,
+        })
     }
 }
 

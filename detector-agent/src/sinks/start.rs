@@ -102,8 +102,8 @@ impl Senders {
         // The last events are stored, and so available to the senders, before these are stopped.
         let flushed = async {
             if let Some(outbox) = &self.outbox {
-                outbox.send_digests();
                 outbox.sync().await;
+                outbox.close_windows();
             }
             // It fails if there is no sender.
             let _ = self.stop.send(true);
@@ -146,7 +146,7 @@ fn outbox(
         .map(|settings| SinkSpec {
             name: settings.name.clone(),
             filter: settings.only.clone(),
-            digest: settings.format.digest_rules(),
+            window: settings.format.window(),
         })
         .collect();
     let part = health.part(Role::Sink, "outbox");

@@ -346,3 +346,75 @@ fn missing_secret_disables_its_sink_and_detection_runs() {
         .unwrap();
     wait_component(&client, "hook", "works");
 }
+
+/// What PagerDuty got: action and key of each incident event, without repetitions.
+fn pages(requests: &[ReceivedRequest]) -> Vec<(String, String)> {
+    let events = requests.iter().map(|request| request.json().unwrap());
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let events = events.map(|event| (text(&event["event_action"]), text(&event["dedup_key"])));
+    let mut pages: Vec<_> = events.collect();
+    pages.dedup();
+    pages
+}
+
+#[test]
+fn incident_is_resolved_with_its_last_conflict_over_a_kill() {
+    let node = Node::new("incident").unwrap();
+    let receiver = node.run_in(Receiver::start).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::write(path("key"), "R0UT1NG").unwrap();
+    let text = format!(
+        "state-dir: {}\nwebhooks:\n- {{name: pager, format: pagerduty, routing-key-file: {}, url: '{}'}}\n",
+        path("state").display(),
+        path("key").display(),
+        receiver.url()
+    );
+    fs::write(path("config.yaml"), text).unwrap();
+    let command = command(&path("config.yaml"));
+    let client = TestClient::new(&node, ORIGIN);
+    let pods = two_pods(&node);
+    let (first, last) = ("10.0.0.1/32", "10.0.0.2/32");
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    for pod in &pods {
+        pod.add_address(first).unwrap();
+        pod.add_address(last).unwrap();
+    }
+    receiver
+        .wait_until(DEADLINE, |posted| !posted.is_empty())
+        .unwrap();
+    let idle = r#"ipconflict_outbox_pending{sink="pager"} 0"#;
+    wait_metric(&client, idle);
+    until(DEADLINE, "two open conflicts to be stored", || {
+        let stored = wait_component(&client, "state", "works");
+        anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
+        Ok(())
+    })
+    .unwrap();
+    agent.kill().unwrap();
+    pods[1].remove_address(first).unwrap();
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    // The first end is stored, and then dropped without a message.
+    let superseded = r#"ipconflict_deliveries_total{sink="pager",outcome="superseded"}"#;
+    until(DEADLINE, "the first end to be over", || {
+        let metrics = client.get("/metrics")?.body;
+        let is_idle = metrics.lines().any(|line| line == idle);
+        anyhow::ensure!(is_idle && metrics.contains(superseded), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
+    agent.kill().unwrap();
+    let mut agent = Agent::start_ready(&node, &command).unwrap();
+    assert_eq!(pages(&receiver.requests()).len(), 1);
+    pods[1].remove_address(last).unwrap();
+    receiver
+        .wait_until(DEADLINE, |posted| pages(posted).len() > 1)
+        .unwrap();
+    agent.terminate(DEADLINE).unwrap();
+    let pages = pages(&receiver.requests());
+    let [(opens, opened), (ends, ended)] = &pages[..] else {
+        panic!("{pages:?}");
+    };
+    assert_eq!((opens.as_str(), ends.as_str()), ("trigger", "resolve"));
+    assert_eq!(opened, ended);
+}

@@ -14,7 +14,7 @@ use detector_event::{
 };
 use serde::Serialize;
 
-use crate::sinks::{message::Message, notice::Notice, settings::AlertLabels};
+use crate::sinks::{notice::Notice, settings::AlertLabels};
 
 /// What all alerts of one Alertmanager have in common.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ impl Alert {
             }
         };
         annotations.insert("runbook_url", kind.runbook_url());
-        let notice = Notice::new(&Message::Event(event.clone()));
+        let notice = Notice::of_event(event);
         let description = [&notice.effect, &notice.cause, &notice.next_step];
         let description = description.into_iter().filter(|text| !text.is_empty());
         let description: Vec<_> = description.map(String::as_str).collect();

@@ -2,19 +2,18 @@
 
 use detector_engine::AnomalyKind;
 use detector_event::{
-    AnomalyData, SubjectKind, SubjectState,
+    SubjectKind,
     guidance::{Severity, anomaly_effect},
     next_step::anomaly_next_step,
     summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
 };
 
-use super::{Facts, Notice};
-use crate::sinks::digest::anomaly_group::AnomalyGroup;
+use super::{Facts, Notice, anomaly_group::AnomalyGroup};
 
 /// A group of anomalies in one message.
 pub(super) struct AnomalyFacts<'m> {
     pub(super) group: &'m AnomalyGroup,
-    pub(super) of: Facts<'m>,
+    pub(super) of: &'m Facts<'m>,
 }
 
 impl AnomalyFacts<'_> {
@@ -42,7 +41,7 @@ impl AnomalyFacts<'_> {
             effect,
             cause: cause.map_or_else(String::new, |cause| cause.text(of.count)),
             next_step,
-            changed: of.changed.to_vec(),
+            changed: of.changed.clone(),
             list: list.filter(|_| of.count > 1).into_iter().collect(),
             context: format!("{} · {} · {}", data.kind.name(), of.since, of.id),
             node: of.node.to_owned(),
@@ -56,17 +55,12 @@ impl AnomalyFacts<'_> {
             (false, 1) => anomaly_line(data),
             (false, count) => finding(data.kind, count, of.node),
             (true, 1) => {
-                let resolved = AnomalyData {
-                    state: SubjectState::Resolved,
-                    resolved_because: group.resolved_because,
-                    ..data.clone()
-                };
-                let reason = resolve_reason(&resolved);
+                let reason = resolve_reason(data);
                 format!("{} on {}: {reason}", anomaly_subject(data), of.node)
             }
             (true, count) => {
                 let lasted = of.lasted();
-                format!("all {count} on {} are over after {lasted}", of.node)
+                format!("{count} on {} are over after {lasted}", of.node)
             }
         }
     }

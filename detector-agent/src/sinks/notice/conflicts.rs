@@ -8,8 +8,10 @@ use detector_event::{
     summary::enumeration,
 };
 
-use super::{Facts, Notice};
-use crate::sinks::digest::conflict_group::{ConflictGroup, GroupClaimant};
+use super::{
+    Facts, Notice,
+    conflict_group::{ConflictGroup, GroupClaimant},
+};
 
 /// Claimants named in a line; the others are counted.
 const NAMED: usize = 4;
@@ -17,7 +19,7 @@ const NAMED: usize = 4;
 /// A group of conflicts in one message.
 pub(super) struct ConflictFacts<'m> {
     pub(super) group: &'m ConflictGroup,
-    pub(super) of: Facts<'m>,
+    pub(super) of: &'m Facts<'m>,
 }
 
 impl ConflictFacts<'_> {
@@ -52,7 +54,7 @@ impl ConflictFacts<'_> {
             } else {
                 self.next_step()
             },
-            changed: of.changed.to_vec(),
+            changed: of.changed.clone(),
             list: list.filter(|_| self.of.count > 1).into_iter().collect(),
             context: format!(
                 "{} · {} · {} · {}",

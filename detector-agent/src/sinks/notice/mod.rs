@@ -5,20 +5,25 @@
 //! escapes markup.
 
 mod anomalies;
+mod anomaly_group;
+mod conflict_group;
 mod conflicts;
-mod storm;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
+use detector_engine::{AnomalyKind, ConflictKind};
 use detector_event::{AnyEvent, Change, SubjectKind, WallTime, clean, guidance::Severity};
 
-use self::{anomalies::AnomalyFacts, conflicts::ConflictFacts, storm::storm};
-use crate::sinks::{
-    digest::{Digest, Group, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup},
-    message::Message,
+use self::{
+    anomalies::AnomalyFacts, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup,
+    conflicts::ConflictFacts,
 };
+use crate::sinks::message::Message;
+
+/// Lines of a message about several groups of findings; what is beyond is counted.
+const LINES: usize = 10;
 
 /// A message to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +42,7 @@ pub(in crate::sinks) struct Notice {
     /// What to do; empty once it is over.
     pub(in crate::sinks) next_step: String,
     /// What changed since the message before.
-    pub(in crate::sinks) changed: Vec<String>,
+    pub(in crate::sinks) changed: Vec<&'static str>,
     /// Further addresses or conflicts, one line each.
     pub(in crate::sinks) list: Vec<String>,
     /// Kind, confidence, time and id.
@@ -46,51 +51,46 @@ pub(in crate::sinks) struct Notice {
 }
 
 impl Notice {
+    /// The notice for a message. Conflicts of one kind with the same claimants are one group, and so are anomalies of one kind;
+    /// several groups have a line each, the most severe first.
     pub(in crate::sinks) fn new(message: &Message) -> Self {
-        let notice = Self::with_names(message);
-        let clean = |text: String| clean(&text).into_owned();
-        Self {
-            finding: clean(notice.finding),
-            effect: clean(notice.effect),
-            cause: clean(notice.cause),
-            next_step: clean(notice.next_step),
-            changed: notice.changed.into_iter().map(clean).collect(),
-            list: notice.list.into_iter().map(clean).collect(),
-            context: clean(notice.context),
-            node: clean(notice.node),
-            ..notice
+        let mut groups: Vec<(GroupKey, Vec<&AnyEvent>)> = Vec::new();
+        for event in &message.events {
+            let key = GroupKey::of(event);
+            match groups.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, events)) => events.push(event),
+                None => groups.push((key, vec![event])),
+            }
         }
+        let notices = groups.iter().filter_map(|(_, events)| {
+            let of = Facts::new(message, events);
+            Some((of.count, of_group(events, &of)?))
+        });
+        let mut notices: Vec<_> = notices.collect();
+        notices.sort_by_key(|(count, notice)| Reverse((notice.severity, *count)));
+        let notice = match &notices[..] {
+            [(_, notice)] => notice.clone(),
+            _ => of_groups(&notices, message),
+        };
+        notice.cleaned()
     }
 
-    fn with_names(message: &Message) -> Self {
-        match message {
-            // Those that an earlier version of the agent stored.
-            Message::Event(AnyEvent::Conflict(event)) => {
-                let data = &event.data;
-                let group = &ConflictGroup::new(data);
-                let of = Facts::of_event(message, &data.node, data.raised_at, data.updated_at);
-                ConflictFacts { group, of }.notice()
-            }
-            Message::Event(AnyEvent::Anomaly(event)) => {
-                let data = &event.data;
-                let mut group = AnomalyGroup::new(data);
-                group.resolved_because = data.resolved_because;
-                let group = &group;
-                let until = data.resolved_at.unwrap_or(data.raised_at);
-                let of = Facts::of_event(message, &data.node, data.raised_at, until);
-                AnomalyFacts { group, of }.notice()
-            }
-            Message::Digest(digest) => match &digest.group {
-                Some(Group::Conflicts(group)) => {
-                    let of = Facts::of_digest(digest);
-                    ConflictFacts { group, of }.notice()
-                }
-                Some(Group::Anomalies(group)) => {
-                    let of = Facts::of_digest(digest);
-                    AnomalyFacts { group, of }.notice()
-                }
-                None => storm(digest),
-            },
+    /// The notice for a single event.
+    pub(in crate::sinks) fn of_event(event: &AnyEvent) -> Self {
+        Self::new(&Message::of_event(event.clone()))
+    }
+
+    fn cleaned(self) -> Self {
+        let clean = |text: String| clean(&text).into_owned();
+        Self {
+            finding: clean(self.finding),
+            effect: clean(self.effect),
+            cause: clean(self.cause),
+            next_step: clean(self.next_step),
+            list: self.list.into_iter().map(clean).collect(),
+            context: clean(self.context),
+            node: clean(self.node),
+            ..self
         }
     }
 
@@ -105,41 +105,137 @@ impl Notice {
     }
 }
 
-/// What is known of the members of a group as a whole.
+/// What the findings of one group have in common.
+#[derive(PartialEq, Eq)]
+enum GroupKey {
+    Conflicts {
+        kind: ConflictKind,
+        /// The claimants' devices.
+        devices: Vec<String>,
+    },
+    Anomalies(AnomalyKind),
+}
+
+impl GroupKey {
+    fn of(event: &AnyEvent) -> Self {
+        match event {
+            AnyEvent::Conflict(event) => {
+                let claimants = conflict_group::members(&event.data).into_iter();
+                let mut devices: Vec<_> = claimants.map(|c| c.device.clone()).collect();
+                devices.sort();
+                Self::Conflicts {
+                    kind: event.data.kind,
+                    devices,
+                }
+            }
+            AnyEvent::Anomaly(event) => Self::Anomalies(event.data.kind),
+        }
+    }
+}
+
+/// The notice for findings that have the same key; `None` without any.
+fn of_group(events: &[&AnyEvent], of: &Facts<'_>) -> Option<Notice> {
+    let conflicts = events.iter().filter_map(|event| match event {
+        AnyEvent::Conflict(event) => Some(&event.data),
+        AnyEvent::Anomaly(_) => None,
+    });
+    let anomalies = events.iter().filter_map(|event| match event {
+        AnyEvent::Conflict(_) => None,
+        AnyEvent::Anomaly(event) => Some(&event.data),
+    });
+    if let Some(group) = &ConflictGroup::of(conflicts) {
+        return Some(ConflictFacts { group, of }.notice());
+    }
+    let group = &AnomalyGroup::of(anomalies)?;
+    Some(AnomalyFacts { group, of }.notice())
+}
+
+/// The notice for several groups, each with its number of findings.
+fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
+    let events: Vec<_> = message.events.iter().collect();
+    let of = Facts::new(message, &events);
+    let (count, node) = (of.count, of.node);
+    let has_only_conflicts = events.iter().all(|e| matches!(e, AnyEvent::Conflict(_)));
+    let (title, finding) = match (has_only_conflicts, of.is_resolved()) {
+        (true, false) => (
+            "IP conflicts",
+            format!("{count} addresses are in conflict on {node}"),
+        ),
+        (true, true) => (
+            "IP conflicts",
+            format!("{count} addresses are no longer in conflict on {node}"),
+        ),
+        (false, false) => ("IP address findings", format!("{count} findings on {node}")),
+        (false, true) => (
+            "IP address findings",
+            format!("{count} findings on {node} are over"),
+        ),
+    };
+    let lines = groups.iter().map(|(_, notice)| notice.finding.clone());
+    let mut list: Vec<_> = lines.take(LINES).collect();
+    let omitted: usize = groups.iter().skip(LINES).map(|(count, _)| count).sum();
+    if omitted > 0 {
+        list.push(format!("and {omitted} more, see the node's status page"));
+    }
+    let first = groups.first().map(|(_, notice)| notice);
+    let step = first.map(|first| first.next_step.as_str());
+    let step = step.filter(|step| !step.is_empty());
+    Notice {
+        change: of.change,
+        severity: first.map_or(Severity::Info, |first| first.severity),
+        kind: first.map_or(SubjectKind::Conflict(ConflictKind::Duplicate), |first| {
+            first.kind
+        }),
+        title,
+        finding,
+        effect: String::new(),
+        cause: String::new(),
+        next_step: step.map_or_else(String::new, |step| {
+            format!("Begin with the first one: {step}")
+        }),
+        changed: of.changed.clone(),
+        list,
+        context: format!("{} · {}", of.since, of.id),
+        node: node.to_owned(),
+    }
+}
+
+/// What is known of the findings of a message, or of one group in it, as a whole.
 struct Facts<'m> {
     change: Change,
     node: &'m str,
-    /// How many members the message is about.
+    /// How many findings they are.
     count: usize,
     since: WallTime,
     lasted: Duration,
-    changed: &'m [String],
+    /// What changed since the message before.
+    changed: Vec<&'static str>,
     id: String,
 }
 
 impl<'m> Facts<'m> {
-    fn of_digest(digest: &'m Digest) -> Self {
-        let is_over = digest.change == Change::Resolved || digest.active == 0;
-        Self {
-            change: digest.change,
-            node: &digest.node,
-            count: if is_over { digest.total } else { digest.active },
-            since: digest.since,
-            lasted: digest.time.since(digest.since),
-            changed: &digest.changed,
-            id: digest.digest_id.to_string(),
+    fn new(message: &Message, events: &[&'m AnyEvent]) -> Self {
+        let since = events.iter().map(|event| event.raised_at()).min();
+        let since = since.unwrap_or_else(WallTime::now);
+        let until = events.iter().filter_map(|event| event.resolved_at()).max();
+        let mut changed = Vec::new();
+        if message.change == Change::Updated {
+            let fields = events.iter().filter_map(|event| match event {
+                AnyEvent::Conflict(event) => Some(&event.data.changed),
+                AnyEvent::Anomaly(_) => None,
+            });
+            changed.extend(fields.flatten().filter_map(|field| field.for_people()));
+            changed.sort_unstable();
+            changed.dedup();
         }
-    }
-
-    fn of_event(message: &Message, node: &'m str, since: WallTime, until: WallTime) -> Self {
         Self {
-            change: message.change(),
-            node,
-            count: 1,
+            change: message.change,
+            node: events.first().map_or("", |event| event.node()),
+            count: events.len(),
             since,
-            lasted: until.since(since),
-            changed: &[],
-            id: message.subject_id().to_string(),
+            lasted: until.unwrap_or(since).since(since),
+            changed,
+            id: message.incident.to_string(),
         }
     }
 
@@ -147,8 +243,13 @@ impl<'m> Facts<'m> {
         self.change == Change::Resolved
     }
 
-    /// How long it lasted, in whole seconds.
-    fn lasted(&self) -> humantime::FormattedDuration {
-        humantime::format_duration(Duration::from_secs(self.lasted.as_secs().max(1)))
+    /// How long they lasted, in whole seconds.
+    fn lasted(&self) -> String {
+        let lasted = Duration::from_secs(self.lasted.as_secs().max(1));
+        let lasted = humantime::format_duration(lasted);
+        match self.count {
+            1 => lasted.to_string(),
+            _ => format!("up to {lasted}"),
+        }
     }
 }

@@ -16,22 +16,21 @@ fn lines(message: &Message) -> [String; 3] {
     [headline(&notice), notice.effect, notice.next_step]
 }
 
+fn window(change: Change, events: Vec<AnyEvent>) -> Message {
+    Message::of_window(change, samples::subject_id("first"), events).unwrap()
+}
+
 fn group(change: Change, conflicts: &[ConflictData]) -> Message {
-    let digest = Digest {
-        id: "1".to_owned(),
-        digest_id: samples::subject_id("group"),
-        change,
-        node: "node-1".to_owned(),
-        time: samples::time().after(Duration::from_secs(200)),
-        since: samples::time(),
-        active: conflicts.len(),
-        total: conflicts.len(),
-        joined: 0,
-        entries: Vec::new(),
-        group: ConflictGroup::of(conflicts).map(Group::Conflicts),
-        changed: Vec::new(),
-    };
-    Message::Digest(digest.into())
+    let events = conflicts.iter().map(|data| {
+        let mut event = samples::raised("10.0.0.1");
+        event.data = data.clone();
+        if change == Change::Resolved {
+            event.data.state = SubjectState::Resolved;
+            event.data.resolved_at = Some(data.raised_at.after(Duration::from_secs(200)));
+        }
+        event.into()
+    });
+    window(change, events.collect())
 }
 
 fn shared(count: usize) -> Vec<ConflictData> {
@@ -129,7 +128,7 @@ fn a_resolved_group_names_its_pods_and_asks_for_nothing() {
     assert_eq!(
         lines(&group(Change::Resolved, &conflicts)),
         [
-            "IP conflicts resolved: 3 addresses are no longer in conflict on node-1; default/a (veth-a) and default/b (veth-b) claimed them for 3m 20s",
+            "IP conflicts resolved: 3 addresses are no longer in conflict on node-1; default/a (veth-a) and default/b (veth-b) claimed them for up to 3m 20s",
             "",
             "",
         ]
@@ -139,7 +138,7 @@ fn a_resolved_group_names_its_pods_and_asks_for_nothing() {
 #[test]
 fn a_resolved_drift_reads_as_resolved() {
     let mut event = samples::drift("10.0.0.1");
-    let [finding, effect, step] = lines(&Message::Event(event.clone().into()));
+    let [finding, effect, step] = lines(&Message::of_event(event.clone().into()));
     assert!(
         finding.starts_with("IPAM drift detected: 10.0.0.1 of default/a"),
         "{finding}"
@@ -150,7 +149,7 @@ fn a_resolved_drift_reads_as_resolved() {
     event.data.state = SubjectState::Resolved;
     event.data.resolved_because = Some(ResolvedBecause::Seen(ResolveReason::Allocated));
     assert_eq!(
-        lines(&Message::Event(event.into())),
+        lines(&Message::of_event(event.into())),
         [
             "IPAM drift resolved: 10.0.0.1 of default/a (veth-a) on node-1: the address is allocated again",
             "",
@@ -159,59 +158,65 @@ fn a_resolved_drift_reads_as_resolved() {
     );
 }
 
+/// Conflicts of two pods each that have no other, the most severe one last.
+fn unrelated(count: usize) -> Vec<ConflictData> {
+    let mut conflicts = shared(count);
+    for (n, conflict) in conflicts.iter_mut().enumerate() {
+        for claimant in &mut conflict.claimants {
+            claimant.device += &n.to_string();
+        }
+        if n + 1 < count {
+            conflict.confidence = Confidence::Observed;
+        }
+    }
+    conflicts
+}
+
 #[test]
-fn a_storm_says_how_many_and_lists_the_first() {
-    let Message::Digest(digest) = group(Change::Raised, &shared(1)) else {
-        unreachable!()
-    };
-    let storm = |change, joined: usize| {
-        let entry = crate::sinks::digest::DigestEntry {
-            address: "10.0.0.9".to_owned(),
-            claimants: "x and y".to_owned(),
-        };
-        let digest = Digest {
-            change,
-            joined,
-            entries: vec![entry; joined.min(10)],
-            group: None,
-            ..Digest::clone(&digest)
-        };
-        Notice::new(&Message::Digest(digest.into()))
-    };
-    let raised = storm(Change::Raised, 197);
+fn unrelated_conflicts_have_a_line_each_and_the_rest_is_counted() {
+    let conflicts = unrelated(200);
+    let raised = Notice::new(&group(Change::Raised, &conflicts));
     assert_eq!(
         headline(&raised),
-        "IP conflicts detected: 197 more addresses are claimed by several pods on node-1"
+        "IP conflicts detected: 200 addresses are in conflict on node-1"
     );
-    assert_eq!(raised.list[0], "10.0.0.9: x and y");
-    assert_eq!(raised.list[10], "and 187 more, see the node's status page");
-    let resolved = storm(Change::Resolved, 0);
-    assert!(
-        resolved.finding.ends_with("on node-1 is over"),
-        "{resolved:?}"
+    assert_eq!(raised.severity, Severity::Critical);
+    let expected = [
+        "10.0.0.200 is claimed by default/a",
+        "10.0.0.1 is claimed by",
+    ];
+    for (line, begin) in raised.list.iter().zip(expected) {
+        assert!(line.starts_with(begin), "{line}");
+    }
+    assert_eq!(raised.list.len(), 11);
+    assert_eq!(raised.list[10], "and 190 more, see the node's status page");
+    let step = raised.next_step;
+    assert!(step.starts_with("Begin with the first one: "), "{step}");
+    let resolved = Notice::new(&group(Change::Resolved, &conflicts));
+    assert_eq!(
+        headline(&resolved),
+        "IP conflicts resolved: 200 addresses are no longer in conflict on node-1"
     );
     assert_eq!(resolved.next_step, "");
 }
 
-fn anomalies(
-    change: Change,
-    events: &[AnyEvent],
-    resolved_because: Option<ResolvedBecause>,
-) -> Message {
-    let mut group = Group::of(events).unwrap();
-    if let Group::Anomalies(group) = &mut group {
-        group.resolved_because = resolved_because;
+#[test]
+fn conflicts_and_anomalies_of_a_window_are_one_message() {
+    let events = vec![
+        samples::drift("10.0.0.9").into(),
+        samples::raised("10.0.0.1").into(),
+        samples::raised("10.0.0.2").into(),
+    ];
+    let notice = Notice::new(&window(Change::Raised, events));
+    assert_eq!(
+        headline(&notice),
+        "IP address findings detected: 3 findings on node-1"
+    );
+    let expected = ["2 addresses are claimed by", "10.0.0.9 of default/a"];
+    assert_eq!(notice.list.len(), expected.len());
+    for (line, begin) in notice.list.iter().zip(expected) {
+        assert!(line.starts_with(begin), "{line}");
     }
-    let Message::Digest(digest) = self::group(change, &shared(1)) else {
-        unreachable!()
-    };
-    let digest = Digest {
-        active: events.len(),
-        total: events.len(),
-        group: Some(group),
-        ..Digest::clone(&digest)
-    };
-    Message::Digest(digest.into())
 }
 
 #[test]
@@ -219,7 +224,7 @@ fn many_anomalies_of_a_kind_are_counted_and_listed() {
     let drifts: Vec<AnyEvent> = (1..=200)
         .map(|n| samples::drift(&format!("10.0.0.{n}")).into())
         .collect();
-    let message = anomalies(Change::Raised, &drifts, None);
+    let message = window(Change::Raised, drifts.clone());
     assert_eq!(
         lines(&message),
         [
@@ -234,28 +239,15 @@ fn many_anomalies_of_a_kind_are_counted_and_listed() {
         "{list:?}"
     );
     assert!(list[0].ends_with(" and 190 more"), "{list:?}");
-    let resolved = anomalies(Change::Resolved, &drifts, None);
+    let now = samples::time().after(Duration::from_secs(200));
+    let ends = drifts
+        .iter()
+        .map(|drift| drift.resolved_unseen("end".to_owned(), now));
+    let resolved = window(Change::Resolved, ends.collect());
     assert_eq!(
         lines(&resolved),
         [
-            "IPAM drift resolved: all 200 on node-1 are over after 3m 20s",
-            "",
-            "",
-        ]
-    );
-}
-
-#[test]
-fn a_group_of_one_anomaly_reads_as_the_anomaly() {
-    let event: AnyEvent = samples::drift("10.0.0.1").into();
-    let alone = Message::Event(event.clone());
-    let group = anomalies(Change::Raised, std::slice::from_ref(&event), None);
-    assert_eq!(lines(&group), lines(&alone));
-    let because = ResolvedBecause::Seen(ResolveReason::Allocated);
-    assert_eq!(
-        lines(&anomalies(Change::Resolved, &[event], Some(because))),
-        [
-            "IPAM drift resolved: 10.0.0.1 of default/a (veth-a) on node-1: the address is allocated again",
+            "IPAM drift resolved: 200 on node-1 are over after up to 3m 20s",
             "",
             "",
         ]
@@ -269,7 +261,7 @@ fn known_cause_is_part_of_a_message_until_the_end() {
         drift.data.diagnosis = Some(samples::diagnosis(cause, 9).into());
         drift
     };
-    let cause = |event: AnyEvent| Notice::new(&Message::Event(event)).cause;
+    let cause = |event: AnyEvent| Notice::new(&Message::of_event(event)).cause;
     let wiped = explained(Cause::IpamStateWiped);
     assert_eq!(
         cause(wiped.clone().into()),

@@ -1,20 +1,23 @@
 //! One batch of inputs: how each changes the tables, and what follows for the queues in memory.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Mutex,
+    time::Duration,
 };
 
 use detector_event::{AnyEvent, Change, SubjectId};
 use redb::{ReadableTable as _, Table, WriteTransaction};
 
 use super::{
-    SinkSpec,
     outbox_store::{DelayedDelivery, OutboxStore},
-    queue::{EvictionCandidate, Queue, QueueEntry, Queues, locked},
-    tables::{DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    queue::{Queue, QueueEntry, Queues, locked},
+    tables::{INCIDENTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
-use crate::{persist::store::StoreError, sinks::message::Message};
+use crate::persist::store::StoreError;
+
+/// After this time a raise that was refused at a sink's bound is tried again, if its subject is still open.
+const REFUSED: Duration = Duration::from_secs(30);
 
 /// Something that changes the tables.
 #[derive(Clone, Debug)]
@@ -25,28 +28,44 @@ pub(super) enum OutboxInput {
     Repeated(AnyEvent),
     /// Everything that is active now, each with its present state.
     Active(Vec<AnyEvent>),
-    /// The minimum duration of a sink's filter has passed for this subject.
+    /// The wait of a sink for this subject is over.
     DelayElapsed(usize, SubjectId),
-    /// The agent stops: digests whose conflicts and changes are still being collected are due now.
-    DigestsDue,
-    /// A sink delivered an event or gave it up.
-    Finished(usize, SubjectId, u64),
-    /// A sink's receiver rejected an event, and a later one of the subject takes its place.
-    Superseded(usize, SubjectId, u64),
+    /// The window of a sink is over, in which these subjects were raised.
+    WindowOver(usize, Vec<SubjectId>),
+    /// A sink is done with the events of one message: it delivered them, gave them up, or something later takes their place.
+    Finished(FinishedMessage),
+}
+
+/// The events of a message that a sink is done with.
+#[derive(Clone, Debug)]
+pub(super) struct FinishedMessage {
+    pub(super) sink: usize,
+    /// What happened to the subjects.
+    pub(super) change: Change,
+    pub(super) events: Vec<(SubjectId, u64)>,
+    /// The receiver does not have them, and gets what is behind them instead.
+    pub(super) is_superseded: bool,
 }
 
 /// What follows from a committed batch for the queues in memory.
 #[derive(Debug, Default)]
 pub(super) struct BatchOutcome {
-    pub(super) pushed: Vec<(usize, QueueEntry)>,
+    /// By sink and sequence number.
+    pub(super) pushed: BTreeMap<(usize, u64), QueueEntry>,
     pub(super) removed: Vec<(usize, SubjectId, u64)>,
+    /// Which incident a subject is in now: sink, subject, incident.
+    pub(super) incidents: Vec<(usize, SubjectId, Option<SubjectId>)>,
+    /// Sinks for which the incident of a window was stored.
+    pub(super) windows: Vec<usize>,
     /// Subjects that ended, before any of [`Self::delayed`] began.
     pub(super) ended: Vec<SubjectId>,
     pub(super) delayed: Vec<DelayedDelivery>,
-    /// Events dropped at a sink's bound, with the outcome to count them under.
-    pub(super) evicted: Vec<(usize, &'static str, usize)>,
+    /// For each sink, events that were replaced by a newer state.
+    pub(super) superseded: Vec<u64>,
+    /// For each sink, events that were not stored because it is at its bound.
+    pub(super) refused: Vec<u64>,
     /// Events about subjects beyond the bound of open ones.
-    pub(super) refused: usize,
+    pub(super) refused_subjects: u64,
     /// Whether it survives a crash.
     pub(super) durable: bool,
     /// Open subjects afterwards.
@@ -56,22 +75,17 @@ pub(super) struct BatchOutcome {
 
 /// One batch in progress.
 pub(super) struct Batch<'l, 't> {
-    pub(super) store: &'l OutboxStore,
+    store: &'l OutboxStore,
     queues: &'l Queues<'l>,
     queue: Table<'t, (&'static str, u64), &'static [u8]>,
     open: Table<'t, &'static str, &'static [u8]>,
-    pub(super) digests: Table<'t, &'static str, &'static [u8]>,
-    pub(super) members: Table<'t, (&'static str, &'static str, &'static str), ()>,
-    /// Per sink; collected once a batch, when a bound is met.
-    eviction_candidates: Vec<Option<VecDeque<EvictionCandidate>>>,
-    /// Events this batch has removed.
-    gone: HashSet<(usize, u64)>,
-    /// Subjects whose undelivered `raised` event this batch evicted.
-    dropped_raised: HashSet<(usize, SubjectId)>,
+    incidents: Table<'t, (&'static str, &'static str), &'static str>,
+    /// The lanes it met, with its changes.
+    lanes: HashMap<(usize, SubjectId), Vec<(u64, Change)>>,
     /// Events and bytes of each sink, including this batch.
     size: Vec<(usize, usize)>,
-    pub(super) changes: &'l mut BatchOutcome,
-    pub(super) now: Now,
+    changes: &'l mut BatchOutcome,
+    now: Now,
 }
 
 impl<'l, 't> Batch<'l, 't> {
@@ -91,11 +105,8 @@ impl<'l, 't> Batch<'l, 't> {
             queues,
             queue: transaction.open_table(QUEUE)?,
             open: transaction.open_table(OPEN)?,
-            digests: transaction.open_table(DIGESTS)?,
-            members: transaction.open_table(MEMBERS)?,
-            eviction_candidates: store.sinks.iter().map(|_| None).collect(),
-            gone: HashSet::new(),
-            dropped_raised: HashSet::new(),
+            incidents: transaction.open_table(INCIDENTS)?,
+            lanes: HashMap::new(),
             size: queues.iter().map(size).collect(),
             changes,
             now,
@@ -110,9 +121,8 @@ impl<'l, 't> Batch<'l, 't> {
             OutboxInput::Repeated(event) => self.active(event, true),
             OutboxInput::Active(events) => self.all_active(events),
             OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
-            OutboxInput::DigestsDue => self.digests_due(),
-            OutboxInput::Finished(sink, subject, seq) => self.remove(*sink, *subject, *seq),
-            OutboxInput::Superseded(sink, subject, seq) => self.supersede(*sink, *subject, *seq),
+            OutboxInput::WindowOver(sink, raised) => self.window_over(*sink, raised),
+            OutboxInput::Finished(message) => self.finished(message),
         }
     }
 
@@ -121,7 +131,7 @@ impl<'l, 't> Batch<'l, 't> {
         let subject = event.subject_id();
         let known = self.record(subject)?;
         if known.is_none() && self.changes.open >= self.store.bounds.open {
-            self.changes.refused += 1;
+            self.changes.refused_subjects += 1;
             return Ok(());
         }
         self.changes.open += usize::from(known.is_none());
@@ -129,49 +139,29 @@ impl<'l, 't> Batch<'l, 't> {
             known.event.id() == event.id() || (repeated && known.event.supersedes(event))
         };
         let is_new = !known.as_ref().is_some_and(same);
-        let mut changed = is_new;
         let mut record = known.unwrap_or_else(|| OpenRecord {
             notified_sinks: BTreeSet::new(),
-            digest_sinks: BTreeSet::new(),
-            groups: BTreeMap::new(),
             event: event.clone(),
         });
+        let mut changed = is_new;
         if is_new {
             record.event = event.clone();
-            for sink in 0..self.store.sinks.len() {
-                let SinkSpec { name, filter, .. } = &self.store.sinks[sink];
-                if filter.gets_sweep_of(event) {
+            for (sink, spec) in self.store.sinks.iter().enumerate() {
+                if !record.notified_sinks.contains(&spec.name) {
                     continue;
                 }
-                if record.has_own_messages(name) {
+                if !spec.filter.gets_sweep_of(event) {
                     self.push(sink, event, Change::Updated)?;
-                } else if let Some(digest) = record.groups.get(name) {
-                    self.digest_changed(sink, *digest)?;
+                } else if spec.window.is_some() && self.retract(sink, subject)? {
+                    record.notified_sinks.remove(&spec.name);
                 }
-            }
-            // Making room may have evicted this subject's own `raised` event.
-            if let Some(stored) = self.record(subject)? {
-                record.notified_sinks = stored.notified_sinks;
-            }
-        }
-        for sink in &self.store.sinks {
-            // Its format was changed: it gets each conflict now.
-            if sink.digest.is_none() && record.digest_sinks.contains(&sink.name) {
-                record.release(&sink.name);
-                changed = true;
             }
         }
         for (sink, wait) in self.store.pending_sinks(&record, self.now) {
             if wait.is_zero() {
-                let event = record.event.clone();
-                self.raise(sink, &event, &mut record)?;
-                changed = true;
+                changed |= self.raise(sink, &mut record)?;
             } else {
-                self.changes.delayed.push(DelayedDelivery {
-                    wait,
-                    sink,
-                    subject,
-                });
+                self.delay(wait, sink, subject);
             }
         }
         if changed {
@@ -191,12 +181,9 @@ impl<'l, 't> Batch<'l, 't> {
             .delayed
             .retain(|delayed| delayed.subject != subject);
         self.changes.ended.push(subject);
-        for sink in 0..self.store.sinks.len() {
-            let name = &self.store.sinks[sink].name;
-            if record.has_own_messages(name) {
+        for (sink, spec) in self.store.sinks.iter().enumerate() {
+            if record.notified_sinks.contains(&spec.name) {
                 self.push(sink, event, Change::Resolved)?;
-            } else if record.digest_sinks.contains(name) {
-                self.leave_digest(sink, event, record.groups.get(name).copied())?;
             }
         }
         Ok(())
@@ -230,159 +217,213 @@ impl<'l, 't> Batch<'l, 't> {
     }
 
     fn delay_elapsed(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
-        if self.digest_due(sink, subject)? {
-            return Ok(());
-        }
         let Some(mut record) = self.record(subject)? else {
             return Ok(());
         };
-        let store = self.store;
-        let Some(spec) = store.sinks.get(sink) else {
+        let Some(spec) = self.store.sinks.get(sink) else {
             return Ok(());
         };
-        if record.notified_sinks.contains(&spec.name) || !spec.filter.accepts(&record.event) {
-            return Ok(());
+        if !record.notified_sinks.contains(&spec.name)
+            && spec.filter.accepts(&record.event)
+            && self.raise(sink, &mut record)?
+        {
+            self.put(subject, &record)?;
         }
-        let event = record.event.clone();
-        self.raise(sink, &event, &mut record)?;
-        self.put(subject, &record)
+        Ok(())
     }
 
-    pub(super) fn push(
+    fn delay(&mut self, wait: Duration, sink: usize, subject: SubjectId) {
+        self.changes.delayed.push(DelayedDelivery {
+            wait,
+            sink,
+            subject,
+        });
+    }
+
+    /// Raises an open subject at a sink, unless that is at its bound.
+    fn raise(&mut self, sink: usize, record: &mut OpenRecord) -> Result<bool, StoreError> {
+        let event = record.event.clone();
+        let is_stored = self.push(sink, &event, Change::Raised)?;
+        if is_stored {
+            let name = self.store.sinks[sink].name.clone();
+            record.notified_sinks.insert(name);
+        } else {
+            self.delay(REFUSED, sink, event.subject_id());
+        }
+        Ok(is_stored)
+    }
+
+    /// Queues an event: as the head of its lane, or behind the head in place of what is there. `false` if the sink is at
+    /// its bound; there is always room for an end.
+    fn push(&mut self, sink: usize, event: &AnyEvent, change: Change) -> Result<bool, StoreError> {
+        let subject = event.subject_id();
+        let lane = self.lane(sink, subject).clone();
+        let change = match (lane.first(), change) {
+            (None, change) => change,
+            (Some((_, Change::Resolved)), Change::Resolved) => {
+                // The receiver gets the end before; what came and went after it is nothing new.
+                self.drop_behind(sink, subject, &lane)?;
+                self.changes.superseded[sink] += 1;
+                return Ok(true);
+            }
+            (Some((_, Change::Resolved)), _) => Change::Raised,
+            (Some(_), Change::Resolved) => Change::Resolved,
+            (Some(_), _) => Change::Updated,
+        };
+        let mut event = event.with_change(change);
+        if let Some((replaced, Change::Updated)) = lane.get(1..).and_then(<[_]>::last) {
+            match self.changes.pushed.get(&(sink, *replaced)) {
+                Some(entry) => event.add_changed(&entry.changed),
+                None => event.add_changed(&locked(self.queues[sink]).changed(subject)),
+            }
+        }
+        let (record, text) = self.encode(event);
+        if change != Change::Resolved && !self.has_room(sink, text.len()) {
+            self.changes.refused[sink] += 1;
+            return Ok(false);
+        }
+        self.drop_behind(sink, subject, &lane)?;
+        self.insert(sink, record, &text)?;
+        Ok(true)
+    }
+
+    /// Drops what is behind the head of a lane.
+    fn drop_behind(
         &mut self,
         sink: usize,
-        event: &AnyEvent,
-        change: Change,
+        subject: SubjectId,
+        lane: &[(u64, Change)],
     ) -> Result<(), StoreError> {
-        let event = if event.change() == change {
-            event.clone()
-        } else {
-            event.with_change(change)
-        };
-        self.push_message(sink, Message::Event(event))
+        for (seq, _) in lane.iter().skip(1) {
+            self.remove(sink, subject, *seq)?;
+            self.changes.superseded[sink] += 1;
+        }
+        Ok(())
     }
 
-    pub(super) fn push_message(&mut self, sink: usize, message: Message) -> Result<(), StoreError> {
+    fn encode(&self, event: AnyEvent) -> (QueuedRecord, Vec<u8>) {
         let record = QueuedRecord {
             at: self.now.wall.as_millisecond(),
-            message: message.clone(),
+            event,
         };
         let text = serde_json::to_vec(&record).unwrap_or_default();
-        self.make_room(sink, text.len())?;
-        let (subject, change) = (message.subject_id(), message.change());
-        if change == Change::Raised {
-            self.dropped_raised.remove(&(sink, subject));
-        } else if self.dropped_raised.contains(&(sink, subject)) {
-            // Making room evicted this subject's own `raised` event.
-            return Ok(());
-        }
+        (record, text)
+    }
+
+    /// Whether there is room for an event, and for the end of its subject.
+    fn has_room(&self, sink: usize, bytes: usize) -> bool {
+        let (bounds, (events, used)) = (self.store.bounds, self.size[sink]);
+        events + 2 <= bounds.events && used + bytes <= bounds.bytes
+    }
+
+    fn insert(&mut self, sink: usize, record: QueuedRecord, text: &[u8]) -> Result<(), StoreError> {
         let seq = self.changes.next_seq;
         self.changes.next_seq += 1;
         let name = self.store.sinks[sink].name.as_str();
-        self.queue.insert((name, seq), text.as_slice())?;
+        self.queue.insert((name, seq), text)?;
         self.size[sink].0 += 1;
         self.size[sink].1 += text.len();
-        let entry = QueueEntry {
-            event: Some(message),
-            ..record.entry(seq, text.len(), self.now)
-        };
-        self.changes.pushed.push((sink, entry));
+        let mut entry = record.entry(seq, text.len(), self.now);
+        entry.event = Some(record.event);
+        self.lane(sink, entry.subject).push((seq, entry.change));
+        self.changes.pushed.insert((sink, seq), entry);
         Ok(())
     }
 
-    fn make_room(&mut self, sink: usize, bytes: usize) -> Result<(), StoreError> {
-        let bounds = self.store.bounds;
-        while self.size[sink].0 + 1 > bounds.events || self.size[sink].1 + bytes > bounds.bytes {
-            let eviction_candidates = self.eviction_candidates[sink]
-                .get_or_insert_with(|| locked(self.queues[sink]).eviction_candidates());
-            // Without one, everything left is being sent or belongs to this batch; the next batch makes room.
-            let Some(candidate) = eviction_candidates.pop_front() else {
-                return Ok(());
-            };
-            self.evict(sink, &candidate)?;
-        }
-        Ok(())
-    }
-
-    fn evict(&mut self, sink: usize, candidate: &EvictionCandidate) -> Result<(), StoreError> {
-        let mut seqs = candidate.seqs.clone();
-        if candidate.drops_raised {
-            let name = self.store.sinks[sink].name.as_str();
-            if let Some(mut record) = self.record(candidate.subject)? {
-                record.notified_sinks.remove(name);
-                self.put(candidate.subject, &record)?;
-            }
-            self.digest_evicted(sink, candidate.subject)?;
-            self.dropped_raised.insert((sink, candidate.subject));
-            // Events of the subject that this batch added follow the dropped one.
-            let added =
-                |(s, e): &&(usize, QueueEntry)| *s == sink && e.subject == candidate.subject;
-            seqs.extend(self.changes.pushed.iter().filter(added).map(|(_, e)| e.seq));
-        }
-        let mut dropped = 0;
-        for seq in seqs {
-            if !self.gone.contains(&(sink, seq)) {
-                self.remove(sink, candidate.subject, seq)?;
-                dropped += 1;
-            }
-        }
-        let outcome = if candidate.loses_resolved {
-            "evicted_end"
-        } else {
-            "evicted"
+    /// Drops the undelivered raise of a subject, and what is behind it; `false` if the receiver may have it.
+    fn retract(&mut self, sink: usize, subject: SubjectId) -> Result<bool, StoreError> {
+        let lane = self.lane(sink, subject).clone();
+        let Some((head, Change::Raised)) = lane.first() else {
+            return Ok(false);
         };
-        self.changes.evicted.push((sink, outcome, dropped));
-        Ok(())
-    }
-
-    /// Drops a rejected event. If it was the `raised` one, the receiver knows nothing of the subject, and the newest state
-    /// becomes `raised`.
-    fn supersede(&mut self, sink: usize, subject: SubjectId, seq: u64) -> Result<(), StoreError> {
-        let mut lane = locked(self.queues[sink]).lane(subject);
-        let pushed = self.changes.pushed.iter();
-        let pushed = pushed.filter(|(s, entry)| *s == sink && entry.subject == subject);
-        lane.extend(pushed.map(|(_, entry)| (entry.seq, entry.change)));
-        lane.retain(|(seq, _)| !self.gone.contains(&(sink, *seq)));
-        if let Some(again) = lane
-            .iter()
-            .rposition(|(_, change)| *change == Change::Raised)
-            && again > 0
-            && lane.first() == Some(&(seq, Change::Raised))
-        {
-            // The receiver knows nothing of what it was before.
-            for (seq, _) in &lane[..again] {
-                self.remove(sink, subject, *seq)?;
-            }
-            return Ok(());
+        let key = (self.store.sinks[sink].name.as_str(), subject.to_string());
+        let is_in_incident = self.incidents.get((key.0, key.1.as_str()))?.is_some();
+        let is_new = self.changes.pushed.contains_key(&(sink, *head));
+        if is_in_incident || (!is_new && !locked(self.queues[sink]).retract(subject)) {
+            return Ok(false);
         }
-        let newest = lane.iter().rfind(|(_, change)| *change == Change::Updated);
-        let (Some(newest), true) = (newest, lane.first() == Some(&(seq, Change::Raised))) else {
-            return self.remove(sink, subject, seq);
-        };
-        let newest = self.queued(sink, newest.0)?;
-        let resolved = match lane.last() {
-            Some((seq, Change::Resolved)) => self.queued(sink, *seq)?,
-            _ => None,
-        };
         for (seq, _) in lane {
             self.remove(sink, subject, seq)?;
+            self.changes.superseded[sink] += 1;
         }
-        if let Some(message) = newest {
-            self.push_message(sink, message.with_change(Change::Raised))?;
-        }
-        if let Some(message) = resolved {
-            self.push_message(sink, message)?;
+        Ok(true)
+    }
+
+    fn finished(&mut self, message: &FinishedMessage) -> Result<(), StoreError> {
+        let sink = message.sink;
+        for (subject, seq) in &message.events {
+            let lane = self.lane(sink, *subject).clone();
+            self.remove(sink, *subject, *seq)?;
+            match message.change {
+                Change::Raised if message.is_superseded => {
+                    self.raise_next(sink, *subject, &lane)?;
+                }
+                Change::Resolved => self.leave(sink, *subject)?,
+                Change::Raised | Change::Updated => {}
+            }
         }
         Ok(())
     }
 
-    /// A queued message; `None` if it cannot be decoded.
-    fn queued(&self, sink: usize, seq: u64) -> Result<Option<Message>, StoreError> {
+    /// The receiver knows nothing of what the update behind a raise was before.
+    fn raise_next(
+        &mut self,
+        sink: usize,
+        subject: SubjectId,
+        lane: &[(u64, Change)],
+    ) -> Result<(), StoreError> {
+        let Some((seq, Change::Updated)) = lane.get(1) else {
+            return Ok(());
+        };
+        let update = self.queued(sink, *seq)?;
+        self.remove(sink, subject, *seq)?;
+        let Some(update) = update else {
+            return Ok(());
+        };
+        let (record, text) = self.encode(update.with_change(Change::Raised));
+        self.insert(sink, record, &text)
+    }
+
+    /// The subjects that are still to be raised are an incident.
+    fn window_over(&mut self, sink: usize, raised: &[SubjectId]) -> Result<(), StoreError> {
+        let name = self.store.sinks[sink].name.as_str();
+        let mut incident = None;
+        for subject in raised {
+            if !matches!(self.lane(sink, *subject).first(), Some((_, Change::Raised))) {
+                continue;
+            }
+            let incident = *incident.get_or_insert(*subject);
+            let (member, key) = (subject.to_string(), incident.to_string());
+            self.incidents
+                .insert((name, member.as_str()), key.as_str())?;
+            self.changes
+                .incidents
+                .push((sink, *subject, Some(incident)));
+        }
+        self.changes.windows.push(sink);
+        Ok(())
+    }
+
+    fn leave(&mut self, sink: usize, subject: SubjectId) -> Result<(), StoreError> {
+        let name = self.store.sinks[sink].name.as_str();
+        self.incidents
+            .remove((name, subject.to_string().as_str()))?;
+        self.changes.incidents.push((sink, subject, None));
+        Ok(())
+    }
+
+    fn lane(&mut self, sink: usize, subject: SubjectId) -> &mut Vec<(u64, Change)> {
+        let stored = || locked(self.queues[sink]).lane(subject);
+        self.lanes.entry((sink, subject)).or_insert_with(stored)
+    }
+
+    /// A queued event; `None` if it cannot be decoded.
+    fn queued(&self, sink: usize, seq: u64) -> Result<Option<AnyEvent>, StoreError> {
         let name = self.store.sinks[sink].name.as_str();
         let record = self.queue.get((name, seq))?;
         Ok(record
             .and_then(|record| serde_json::from_slice::<QueuedRecord>(record.value()).ok())
-            .map(|record| record.message))
+            .map(|record| record.event))
     }
 
     fn remove(&mut self, sink: usize, subject: SubjectId, seq: u64) -> Result<(), StoreError> {
@@ -395,25 +436,19 @@ impl<'l, 't> Batch<'l, 't> {
             self.size[sink].0 = self.size[sink].0.saturating_sub(1);
             self.size[sink].1 = self.size[sink].1.saturating_sub(bytes);
         }
-        self.gone.insert((sink, seq));
-        let added = |(s, e): &(usize, QueueEntry)| *s == sink && e.seq == seq;
-        match self.changes.pushed.iter().position(added) {
-            Some(place) => drop(self.changes.pushed.remove(place)),
-            None => self.changes.removed.push((sink, subject, seq)),
+        self.lane(sink, subject).retain(|(other, _)| *other != seq);
+        if self.changes.pushed.remove(&(sink, seq)).is_none() {
+            self.changes.removed.push((sink, subject, seq));
         }
         Ok(())
     }
 
-    pub(super) fn record(&self, subject: SubjectId) -> Result<Option<OpenRecord>, StoreError> {
+    fn record(&self, subject: SubjectId) -> Result<Option<OpenRecord>, StoreError> {
         let record = self.open.get(subject.to_string().as_str())?;
         Ok(record.and_then(|r| serde_json::from_slice(r.value()).ok()))
     }
 
-    pub(super) fn put(
-        &mut self,
-        subject: SubjectId,
-        record: &OpenRecord,
-    ) -> Result<(), StoreError> {
+    fn put(&mut self, subject: SubjectId, record: &OpenRecord) -> Result<(), StoreError> {
         let text = serde_json::to_vec(record).unwrap_or_default();
         self.open
             .insert(subject.to_string().as_str(), text.as_slice())?;

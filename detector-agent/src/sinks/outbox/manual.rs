@@ -26,7 +26,7 @@ impl ManualOutbox {
         let spec = SinkSpec {
             name: "hook".to_owned(),
             filter: Filter::default(),
-            digest: None,
+            window: None,
         };
         let store = Arc::new(Store::in_memory());
         let health = Health::default().part(Role::Sink, "outbox");

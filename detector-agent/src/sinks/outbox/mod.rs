@@ -7,32 +7,39 @@
 //!                                           queues in memory ──take──►
 //! ```
 //!
+//! An event is a full snapshot of its subject (a conflict or an anomaly), so the newest one says everything. For each sink
+//! and subject at most two events are pending: the oldest, which the receiver may already have and which is never changed,
+//! such as the raise; and the newest state, which a later one replaces.
+//!
 //! # Invariants
-//! 1. From when an event is stored, each sink that accepts it gets it at least once, across crashes, until it is
-//!    delivered, given up (24 h of failures) or evicted; the last two are counted.
-//! 2. Each sink gets the events of one subject (conflict or anomaly) in order. The next one is sent only after the one
-//!    before it was removed from the disk, so even a repeat after a crash never follows a later event of its subject.
-//! 3. The first event a sink gets of a subject is `raised`, and a sink that got `raised` gets `resolved`, unless it is
-//!    evicted: if a sink's filter lets a subject pass only later, the sink gets it as `raised` then. A sink that notifies
-//!    people gets conflicts in digests, each with a raise and an end of its own.
+//! 1. Whoever got a raise gets the end, and both arrive if the receiver was down for all of it: from when a raise or an end
+//!    is stored it is delivered at least once, across crashes, unless 24 h of failures make the sink give it up, which is
+//!    counted. An update may be replaced by a newer state. A subject that ends, is raised again and ends while its first end
+//!    is pending has ended once.
+//! 2. Each sink gets the events of one subject in order. The next one is sent only after the one before it was removed from
+//!    the disk, so even a repeat after a crash never follows a later event of its subject.
+//! 3. What a sink gets of a subject is `raised`, then any number of `updated`, then `resolved`, whatever was replaced. If a
+//!    sink's filter lets a subject pass only later, the sink gets it as `raised` then.
 //! 4. An event keeps its id across all attempts, restarts included.
-//! 5. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound the oldest
-//!    resolved subject that the sink has got nothing of goes first (see [`queue::Queue`]).
-//! 6. Nothing here blocks the event loop. An event that the channel has no room for is dropped and counted; the event
+//! 5. A sink that notifies people gets what happens within one window of time as one message ([`queue`]). Only which
+//!    incident of a pager each subject is in is stored.
+//! 6. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound further raises and
+//!    updates are refused and counted, never an end (there is one at most for each subject that was admitted), and a raise
+//!    is tried again while its subject is open. Nothing that is stored is evicted: a pod that fills the outbox while a
+//!    receiver is down costs no other pod an event that was stored, nor a conflict that lasts.
+//! 7. Nothing here blocks the event loop. An event that the channel has no room for is dropped and counted; the event
 //!    loop then offers everything that is active, and the difference to what is stored becomes events: a subject
 //!    that is open here and no longer active is resolved, one that is active and not open here is raised. The same
 //!    happens once after each start, when the first snapshot is merged, which also repairs what a crash lost.
-//! 7. If the disk is full or broken, at the start too, events wait in memory within the same bound and the store is
-//!    retried; whether a failed commit reached the disk is read back.
+//! 8. If the disk is full or broken, at the start too, events wait in memory within the same bound and the store is
+//!    retried; whether a failed commit reached the disk is read back. What another version of the agent stored and this one
+//!    cannot read is deleted, counted and logged.
 //!
 //! Without `--state-dir` the same tables are in memory: all of this holds except across the end of the process.
 
 mod batch;
-mod digest_state;
-mod digests;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-mod open_digest;
 mod outbox_store;
 pub mod queue;
 mod sink_queue;
@@ -59,9 +66,10 @@ use tokio::sync::oneshot;
 use tracing::{error, warn};
 
 use detector_event::AnyEvent;
+pub use queue::Window;
 pub use sink_queue::SinkQueue;
 
-use super::{EventSink, digest::DigestRules, filter::Filter};
+use super::{EventSink, filter::Filter};
 use crate::{
     health::Part,
     metrics::{Delivery, Metrics},
@@ -70,7 +78,6 @@ use crate::{
 };
 use batch::OutboxInput;
 use outbox_store::OutboxStore;
-use queue::Queue;
 use worker::{Backpressure, CommitState, DelayQueue, OutboxMessage, OutboxWorker};
 
 /// The most events that wait to be stored.
@@ -85,8 +92,8 @@ pub struct SinkSpec {
     pub name: String,
     /// Which events it gets.
     pub filter: Filter,
-    /// When it gets digests, if it does.
-    pub digest: Option<DigestRules>,
+    /// How its events become messages to people, if they do.
+    pub window: Option<Window>,
 }
 
 /// Upper bounds of the tables.
@@ -172,7 +179,7 @@ impl Outbox {
                 Arc::new(SinkQueue::new(
                     spec.name.clone(),
                     index,
-                    Queue::default(),
+                    spec.window,
                     worker.clone(),
                     Arc::clone(store),
                     Arc::clone(metrics),
@@ -224,11 +231,11 @@ impl Outbox {
         }
     }
 
-    /// Ends the wait for further conflicts and changes of digests, because the agent stops.
-    pub fn send_digests(&self) {
-        // It fails if the thread has ended already.
-        let input = OutboxMessage::Input(OutboxInput::DigestsDue);
-        let _ = self.worker.send(input);
+    /// Has the messages of windows that are not over sent at once, because the agent stops.
+    pub fn close_windows(&self) {
+        for sink_queue in &self.sink_queues {
+            sink_queue.close_window();
+        }
     }
 
     /// Returns when all events offered before are stored and available to the senders, which takes long if the disk is

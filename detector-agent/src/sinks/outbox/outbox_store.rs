@@ -6,15 +6,14 @@
 use std::time::Duration;
 
 use detector_event::SubjectId;
-use redb::{Database, Durability, ReadableTable as _};
+use redb::{Database, Durability, ReadableTable as _, Table};
 use tracing::debug;
 
 use super::{
     OutboxBounds, SinkSpec,
-    batch::{Batch, BatchOutcome, OutboxInput},
-    digests,
+    batch::{Batch, BatchOutcome, FinishedMessage, OutboxInput},
     queue::{Queue, Queues, locked},
-    tables::{self, DIGESTS, MEMBERS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{self, INCIDENTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::persist::store::StoreError;
 
@@ -35,6 +34,8 @@ pub(super) struct Loaded {
     pub(super) orphaned: usize,
     /// Records that could not be decoded, dropped.
     pub(super) unreadable: usize,
+    /// Tables of another version of the agent, deleted.
+    pub(super) deleted: Vec<String>,
 }
 
 /// The tables, and the counters of them that are kept in memory.
@@ -69,7 +70,7 @@ impl OutboxStore {
     /// Reads everything, and drops what belongs to sinks that are no longer configured.
     pub(super) fn load(&mut self, database: &Database, now: Now) -> Result<Loaded, StoreError> {
         let mut loaded = Loaded {
-            queues: self.sinks.iter().map(|_| Queue::default()).collect(),
+            queues: self.sinks.iter().map(|s| Queue::new(s.window)).collect(),
             ..Loaded::default()
         };
         let transaction = database.begin_write()?;
@@ -127,15 +128,46 @@ impl OutboxStore {
             for subject in dropped {
                 open.remove(subject.as_str())?;
             }
-            let mut digests = transaction.open_table(DIGESTS)?;
-            let mut members = transaction.open_table(MEMBERS)?;
-            loaded
-                .delayed
-                .extend(digests::load(self, &mut digests, &mut members)?);
+            let mut incidents = transaction.open_table(INCIDENTS)?;
+            self.load_incidents(&open, &mut incidents, &mut loaded.queues)?;
+            loaded.deleted = tables::delete_unknown(&transaction)?;
             self.batch = tables::newest_batch(&transaction)?;
         }
         transaction.commit()?;
         Ok(loaded)
+    }
+
+    /// Reads which incident each subject is in, and drops what nothing refers to any more.
+    fn load_incidents(
+        &self,
+        open: &Table<'_, &str, &[u8]>,
+        incidents: &mut Table<'_, (&'static str, &'static str), &'static str>,
+        queues: &mut [Queue],
+    ) -> Result<(), StoreError> {
+        let mut dropped = Vec::new();
+        for item in incidents.iter()? {
+            let (key, value) = item?;
+            let (name, member) = key.value();
+            let mut sinks = self.sinks.iter();
+            let sink = sinks.position(|sink| sink.name == name && sink.window.is_some());
+            let queue = sink.and_then(|sink| queues.get_mut(sink));
+            let ids = (
+                SubjectId::try_from(member.to_owned()),
+                SubjectId::try_from(value.value().to_owned()),
+            );
+            match (queue, ids) {
+                (Some(queue), (Ok(subject), Ok(incident)))
+                    if open.get(member)?.is_some() || !queue.lane(subject).is_empty() =>
+                {
+                    queue.incidents.join(subject, incident);
+                }
+                _ => dropped.push((name.to_owned(), member.to_owned())),
+            }
+        }
+        for (name, member) in dropped {
+            incidents.remove((name.as_str(), member.as_str()))?;
+        }
+        Ok(())
     }
 
     /// Whether the batch of the last [`OutboxStore::apply`] is on the disk.
@@ -158,18 +190,18 @@ impl OutboxStore {
         *changes = BatchOutcome {
             open: self.open,
             next_seq: self.next_seq,
+            superseded: vec![0; self.sinks.len()],
+            refused: vec![0; self.sinks.len()],
             ..BatchOutcome::default()
         };
         let mut transaction = database.begin_write()?;
         let lasting = inputs.iter().any(|input| match input {
-            OutboxInput::Finished(sink, _, seq) => queues
-                .get(*sink)
-                .is_some_and(|queue| locked(queue).has_later(*seq)),
+            OutboxInput::Finished(message) => !leaves_nothing(message, queues),
             _ => true,
         });
         changes.durable = force || lasting;
         if !changes.durable {
-            // A delivered event may be sent again as long as no newer one of its subject was.
+            // What was delivered may be sent again as long as no newer event of its subject was.
             // This cannot fail: there are no savepoints.
             let _ = transaction.set_durability(Durability::None);
         }
@@ -203,4 +235,16 @@ impl OutboxStore {
             .map(|(n, sink)| (n, sink.filter.time_left(event, now.wall)))
             .collect()
     }
+}
+
+/// Whether no event of the subjects of this message remains queued.
+fn leaves_nothing(message: &FinishedMessage, queues: &Queues<'_>) -> bool {
+    let Some(queue) = queues.get(message.sink) else {
+        return true;
+    };
+    let queue = locked(queue);
+    message.events.iter().all(|(subject, _)| {
+        let mut lane = queue.lane(*subject).into_iter();
+        lane.all(|(seq, _)| message.events.contains(&(*subject, seq)))
+    })
 }

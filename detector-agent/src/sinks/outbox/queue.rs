@@ -1,13 +1,14 @@
-//! One sink's queue in memory: which event may be sent next.
+//! One sink's queue in memory: what may be sent next.
 //!
-//! A *lane* holds the queued events of one subject. Invariants: events leave a lane in order; the next one may be sent
+//! A *lane* holds the pending events of one subject. Invariants: events leave a lane in order; the next one may be sent
 //! only after the one before it was removed from the store durably, so a repeat after a crash never follows a later
-//! event of its subject; a lane that is being sent is not evicted. The events themselves are in the store.
+//! event of its subject; only the head of a lane is ever sent as an event of its own, so what is behind it may be replaced.
+//! The events themselves are in the store.
 //!
-//! A lane whose first event the receiver rejected is *parked*: that event waits for a late attempt, and with it the later
-//! ones of its subject, unless one of them [supersedes](SendJob::is_superseded) it.
+//! A lane whose head the receiver rejected is *parked*: the head waits for a late attempt, and with it the newest state,
+//! unless the newest state is an update that [supersedes](SendJob::is_superseded) the head.
 
-mod eviction;
+mod window;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -15,11 +16,11 @@ use std::{
     time::Duration,
 };
 
-use detector_event::{Change, SubjectId};
+use detector_event::{AnyEvent, Change, ChangedField, SubjectId};
 use tokio::time::Instant;
 
-use crate::sinks::message::Message;
-pub(super) use eviction::EvictionCandidate;
+pub(super) use window::Incidents;
+pub use window::Window;
 
 /// Events that are also held in memory, so that fresh ones are sent without reading them back.
 const CACHED: usize = 256;
@@ -33,6 +34,8 @@ pub struct QueueEntry {
     pub subject: SubjectId,
     /// What happened to its subject, as this sink sees it.
     pub change: Change,
+    /// The fields that it names as changed, if it is an update.
+    pub changed: Vec<ChangedField>,
     /// Its size in the store.
     pub bytes: usize,
     /// How old it was at `since`.
@@ -40,33 +43,48 @@ pub struct QueueEntry {
     /// When it was added to this queue.
     pub since: Instant,
     /// The event, if it is cached.
-    pub event: Option<Message>,
+    pub event: Option<AnyEvent>,
+}
+
+impl QueueEntry {
+    /// Whether it is an update that people are notified of.
+    fn is_notable(&self) -> bool {
+        self.changed
+            .iter()
+            .any(|field| field.for_people().is_some())
+    }
+
+    fn age_at(&self, now: Instant) -> Duration {
+        self.age + now.saturating_duration_since(self.since)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneState {
-    /// Its first event may be sent from then on.
+    /// Its head may be sent from then on.
     Ready(Option<Instant>),
-    /// Its first event is being sent.
+    /// Its head is being sent.
     Sending,
-    /// Its first event is finished and being removed from the store.
+    /// Its head is finished and being removed from the store.
     Removing,
+    /// It is being removed from the store without having been sent.
+    Retracted,
 }
 
 #[derive(Debug)]
 struct Lane {
+    /// The head, and at most one more, unless an earlier version of the agent stored them.
     entries: VecDeque<QueueEntry>,
     state: LaneState,
     failures: u32,
-    /// The receiver may have its first event: an attempt failed, or an earlier run of the agent ended during one.
-    tried: bool,
-    /// The receiver rejected its first event.
+    /// The receiver may have its head: an attempt failed, or an earlier run of the agent ended during one.
+    was_attempted: bool,
+    /// The receiver rejected its head.
     is_parked: bool,
 }
 
 impl Lane {
-    /// Whether a later event makes the parked one worthless. A `raised` one still precedes `resolved`: the receiver
-    /// knows nothing of the subject.
+    /// Whether an update makes the parked head worthless.
     fn is_superseded(&self) -> bool {
         let mut changes = self.entries.iter().map(|entry| entry.change);
         self.is_parked
@@ -75,32 +93,67 @@ impl Lane {
                 (Some(Change::Updated), Some(_)) | (Some(Change::Raised), Some(Change::Updated))
             )
     }
+
+    /// Its head, if that has this change and is not being sent or removed.
+    fn ready(&self, change: Change) -> Option<&QueueEntry> {
+        let head = self.entries.front().filter(|head| head.change == change);
+        head.filter(|_| matches!(self.state, LaneState::Ready(_)))
+    }
+
+    /// Until when its head is not to be sent.
+    fn waits_until(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            LaneState::Ready(at) => at.filter(|at| *at > now && !self.is_superseded()),
+            LaneState::Sending | LaneState::Removing | LaneState::Retracted => None,
+        }
+    }
 }
 
-/// An event to be sent now.
+/// The event of one subject that is part of a message.
+#[derive(Clone, Debug)]
+pub struct SendMember {
+    /// The subject.
+    pub subject: SubjectId,
+    /// The head of its lane.
+    pub seq: u64,
+    /// The event that the message has: the head, or what is behind a raise.
+    pub content: u64,
+    /// That event, if it is cached; otherwise it is read from the store.
+    pub event: Option<AnyEvent>,
+    /// How old the head is.
+    pub age: Duration,
+}
+
+/// A message to be sent now.
 #[derive(Clone, Debug)]
 pub struct SendJob {
-    /// Its sequence number.
-    pub seq: u64,
+    /// What it is about, at least one, the oldest first.
+    pub members: Vec<SendMember>,
+    /// What happened to all of them.
+    pub change: Change,
+    /// Whether it is the message of a window.
+    pub is_window: bool,
+    /// The incident that it opens or resolves.
+    pub incident: SubjectId,
     /// Failures so far, in this run of the agent.
     pub failures: u32,
-    /// How old it is.
-    pub age: Duration,
-    /// The event, if it is cached; otherwise it is read from the store.
-    pub event: Option<Message>,
     /// The receiver rejected it before, in this run of the agent.
     pub was_rejected: bool,
-    /// It was rejected, and a later event of its subject takes its place: it is not to be sent.
+    /// It is not to be sent: something later takes its place.
     pub is_superseded: bool,
 }
 
-/// Why [`Queue::take`] returns no event.
+/// Why [`Queue::take`] returns nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Nothing may be sent before that time.
     Until(Instant),
     /// Nothing may be sent until the queue changes.
     Empty,
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 /// The queues in memory, one for each sink.
@@ -112,21 +165,42 @@ pub(super) fn locked(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 /// The events queued for one sink.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
     lanes: HashMap<SubjectId, Lane>,
-    /// The sequence number of each lane's first event.
+    /// The sequence number of each lane's head.
     heads: BTreeMap<u64, SubjectId>,
     len: usize,
     bytes: usize,
     cached: usize,
     /// Events of parked lanes.
     parked: usize,
-    /// Events are being evicted; nothing is sent until that is committed.
-    frozen: bool,
+    window: Option<Window>,
+    /// The most members of one message.
+    limit: usize,
+    /// The incident of a window is being stored.
+    is_storing_window: bool,
+    pub(super) incidents: Incidents,
 }
 
 impl Queue {
+    /// An empty queue; with a `window`, of messages to people.
+    #[must_use]
+    pub fn new(window: Option<Window>) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            heads: BTreeMap::new(),
+            len: 0,
+            bytes: 0,
+            cached: 0,
+            parked: 0,
+            window,
+            limit: window::MEMBERS,
+            is_storing_window: false,
+            incidents: Incidents::default(),
+        }
+    }
+
     /// The number of queued events.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -156,7 +230,7 @@ impl Queue {
         let subject = entry.subject;
         self.push(entry);
         if let Some(lane) = self.lanes.get_mut(&subject) {
-            lane.tried = true;
+            lane.was_attempted = true;
         }
     }
 
@@ -172,7 +246,7 @@ impl Queue {
             entries: VecDeque::new(),
             state: LaneState::Ready(None),
             failures: 0,
-            tried: false,
+            was_attempted: false,
             is_parked: false,
         });
         self.parked += usize::from(lane.is_parked);
@@ -182,42 +256,71 @@ impl Queue {
         lane.entries.push_back(entry);
     }
 
-    /// Takes the oldest event that may be sent at `now`.
+    /// Takes the oldest message that may be sent at `now`.
     ///
     /// # Errors
     /// If none may be sent: until when.
     pub fn take(&mut self, now: Instant) -> Result<SendJob, Idle> {
-        if self.frozen {
-            return Err(Idle::Empty);
+        if let Some(window) = self.window {
+            return self.take_window(window, now);
         }
         let mut next: Option<Instant> = None;
-        for (seq, subject) in &self.heads {
-            let Some(lane) = self.lanes.get_mut(subject) else {
+        for subject in self.heads.values().copied() {
+            let lane = self.lanes.get(&subject);
+            let is_ready = |lane: &&Lane| matches!(lane.state, LaneState::Ready(_));
+            let Some(lane) = lane.filter(is_ready) else {
                 continue;
             };
-            let is_superseded = lane.is_superseded();
-            match lane.state {
-                LaneState::Ready(Some(at)) if at > now && !is_superseded => {
-                    next = Some(next.map_or(at, |other| other.min(at)));
-                }
-                LaneState::Ready(_) => {
-                    lane.state = LaneState::Sending;
-                    let entry = lane.entries.front();
-                    return Ok(SendJob {
-                        seq: *seq,
-                        failures: lane.failures,
-                        age: entry.map_or(Duration::ZERO, |e| {
-                            e.age + now.saturating_duration_since(e.since)
-                        }),
-                        event: entry.and_then(|e| e.event.clone()),
-                        was_rejected: lane.is_parked,
-                        is_superseded,
-                    });
-                }
-                LaneState::Sending | LaneState::Removing => {}
+            match lane.waits_until(now) {
+                Some(at) => next = earlier(next, Some(at)),
+                None => return self.job(&[subject], None, now).ok_or(Idle::Empty),
             }
         }
         Err(next.map_or(Idle::Empty, Idle::Until))
+    }
+
+    /// Marks these lanes as being sent. `None` without any.
+    fn job(
+        &mut self,
+        subjects: &[SubjectId],
+        incident: Option<SubjectId>,
+        now: Instant,
+    ) -> Option<SendJob> {
+        let mut job: Option<SendJob> = None;
+        for subject in subjects {
+            let Some(lane) = self.lanes.get_mut(subject) else {
+                continue;
+            };
+            let Some(head) = lane.entries.front() else {
+                continue;
+            };
+            lane.state = LaneState::Sending;
+            let newest = lane.entries.get(1).filter(|newest| {
+                self.window.is_some()
+                    && (head.change, newest.change) == (Change::Raised, Change::Updated)
+            });
+            let content = newest.unwrap_or(head);
+            let member = SendMember {
+                subject: *subject,
+                seq: head.seq,
+                content: content.seq,
+                event: content.event.clone(),
+                age: head.age_at(now),
+            };
+            let job = job.get_or_insert_with(|| SendJob {
+                members: Vec::new(),
+                change: head.change,
+                is_window: self.window.is_some(),
+                incident: incident.unwrap_or(*subject),
+                failures: 0,
+                was_rejected: false,
+                is_superseded: lane.is_superseded(),
+            });
+            job.failures = job.failures.max(lane.failures);
+            job.was_rejected |= lane.is_parked;
+            job.members.push(member);
+        }
+        job
     }
 
     /// The event could not be delivered; it may be sent again at `at`.
@@ -225,20 +328,36 @@ impl Queue {
         if let Some(lane) = self.lane_of(seq) {
             lane.state = LaneState::Ready(Some(at));
             lane.failures = lane.failures.saturating_add(1);
-            lane.tried = true;
+            lane.was_attempted = true;
         }
     }
 
-    /// The receiver rejected the event; it may be sent again at `at`.
-    pub(super) fn rejected(&mut self, seq: u64, at: Instant) {
-        let subject = self.subject_of(seq);
-        if let Some(lane) = subject.and_then(|subject| self.lanes.get_mut(&subject)) {
-            lane.state = LaneState::Ready(Some(at));
-            lane.failures = lane.failures.saturating_add(1);
-            if !std::mem::replace(&mut lane.is_parked, true) {
-                self.parked += lane.entries.len();
+    /// The receiver rejected the message, which may be sent again at `at`. One of several events is divided first, so that a
+    /// single rejected event costs the others nothing.
+    pub(super) fn rejected(&mut self, job: &SendJob, at: Instant) {
+        let ends_incident = job.change == Change::Resolved
+            && self.window.is_some_and(|window| window.has_incidents);
+        if job.members.len() > 1 && !ends_incident {
+            self.limit = job.members.len().div_ceil(2);
+            for member in &job.members {
+                self.put_back(member.seq);
+            }
+            return;
+        }
+        for member in &job.members {
+            if let Some(lane) = self.lanes.get_mut(&member.subject) {
+                lane.state = LaneState::Ready(Some(at));
+                lane.failures = lane.failures.saturating_add(1);
+                if !std::mem::replace(&mut lane.is_parked, true) {
+                    self.parked += lane.entries.len();
+                }
             }
         }
+    }
+
+    /// The receiver accepted a message.
+    pub(super) fn accepted(&mut self) {
+        self.limit = (self.limit * 2).min(window::MEMBERS);
     }
 
     /// Returns the event as if it had not been taken.
@@ -250,13 +369,24 @@ impl Queue {
 
     /// The event was delivered or given up and will be removed from the store.
     pub(super) fn finished(&mut self, seq: u64) {
-        let subject = self.subject_of(seq);
-        if let Some(lane) = subject.and_then(|subject| self.lanes.get_mut(&subject)) {
+        let subject = self.heads.get(&seq);
+        if let Some(lane) = subject.and_then(|subject| self.lanes.get_mut(subject)) {
             lane.state = LaneState::Removing;
             if std::mem::take(&mut lane.is_parked) {
                 self.parked -= lane.entries.len();
             }
         }
+    }
+
+    /// Keeps the events of a subject from being sent, which are to be removed; `false` if the receiver may have one.
+    pub(super) fn retract(&mut self, subject: SubjectId) -> bool {
+        let Some(lane) = self.lanes.get_mut(&subject) else {
+            return false;
+        };
+        if matches!(lane.state, LaneState::Ready(_)) && !lane.was_attempted {
+            lane.state = LaneState::Retracted;
+        }
+        lane.state == LaneState::Retracted
     }
 
     /// The events of a subject: sequence number and change.
@@ -266,20 +396,19 @@ impl Queue {
         entries.map(|entry| (entry.seq, entry.change)).collect()
     }
 
-    /// Whether another event of the subject is queued behind this one.
-    pub(super) fn has_later(&self, seq: u64) -> bool {
-        self.heads
-            .get(&seq)
-            .and_then(|subject| self.lanes.get(subject))
-            .is_some_and(|lane| lane.entries.len() > 1)
+    /// The fields that the newest event of a subject names as changed.
+    pub(super) fn changed(&self, subject: SubjectId) -> Vec<ChangedField> {
+        let lane = self.lanes.get(&subject);
+        let newest = lane.and_then(|lane| lane.entries.back());
+        newest.map_or_else(Vec::new, |newest| newest.changed.clone())
     }
 
-    /// Whether an event waits for the removal of the one before it.
+    /// Whether an event waits only for the outbox: for the removal of the one before it, or for its incident.
     #[must_use]
     pub fn has_successors(&self) -> bool {
-        self.lanes
-            .values()
-            .any(|lane| lane.state == LaneState::Removing && lane.entries.len() > 1)
+        let mut lanes = self.lanes.values();
+        self.is_storing_window
+            || lanes.any(|lane| lane.state == LaneState::Removing && lane.entries.len() > 1)
     }
 
     /// The event was removed from the store.
@@ -305,21 +434,11 @@ impl Queue {
         }
         lane.state = LaneState::Ready(None);
         lane.failures = 0;
-        lane.tried = false;
+        lane.was_attempted = false;
         match lane.entries.front() {
             Some(next) => drop(self.heads.insert(next.seq, next.subject)),
             None => drop(self.lanes.remove(&subject)),
         }
-    }
-
-    /// The subject of a lane's first event.
-    pub(super) fn subject_of(&self, seq: u64) -> Option<SubjectId> {
-        self.heads.get(&seq).copied()
-    }
-
-    /// The evictions are committed.
-    pub(super) fn unfreeze(&mut self) {
-        self.frozen = false;
     }
 
     fn lane_of(&mut self, seq: u64) -> Option<&mut Lane> {
@@ -329,89 +448,4 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
-
-    use detector_event::samples;
-
-    use super::*;
-
-    pub(super) fn queue(entries: &[(&str, Change)]) -> Queue {
-        let mut queue = Queue::default();
-        for (seq, (subject, change)) in entries.iter().enumerate() {
-            queue.push(QueueEntry {
-                seq: seq as u64,
-                subject: samples::subject_id(subject),
-                change: *change,
-                bytes: 10,
-                age: Duration::ZERO,
-                since: Instant::now(),
-                event: None,
-            });
-        }
-        queue
-    }
-
-    use Change::{Raised, Resolved};
-
-    #[test]
-    fn the_next_event_of_a_subject_waits_for_the_removal_of_the_last() {
-        let mut queue = queue(&[("a", Raised), ("a", Resolved), ("b", Raised)]);
-        let now = Instant::now();
-        assert_eq!(queue.take(now).unwrap().seq, 0);
-        assert_eq!(queue.take(now).unwrap().seq, 2);
-        assert_eq!(queue.take(now).unwrap_err(), Idle::Empty);
-        queue.finished(0);
-        assert_eq!(queue.take(now).unwrap_err(), Idle::Empty);
-        assert!(queue.has_successors());
-        queue.removed(samples::subject_id("a"), 0);
-        assert_eq!(queue.take(now).unwrap().seq, 1);
-        assert_eq!((queue.len(), queue.bytes()), (2, 20));
-    }
-
-    #[test]
-    fn a_parked_event_waits_unless_a_later_one_supersedes_it() {
-        use Change::Updated;
-        let now = Instant::now();
-        let at = now + Duration::from_secs(900);
-        for (lane, is_superseded) in [
-            (&[Raised][..], false),
-            (&[Raised, Resolved], false),
-            (&[Raised, Updated, Resolved], true),
-            (&[Updated], false),
-            (&[Updated, Updated], true),
-            (&[Updated, Resolved], true),
-            (&[Resolved], false),
-        ] {
-            let entries: Vec<_> = lane.iter().map(|change| ("a", *change)).collect();
-            let mut queue = queue(&entries);
-            assert!(!queue.take(now).unwrap().was_rejected);
-            queue.rejected(0, at);
-            assert_eq!((queue.len(), queue.parked()), (lane.len(), lane.len()));
-            if !is_superseded {
-                assert_eq!(queue.take(now).unwrap_err(), Idle::Until(at), "{lane:?}");
-            }
-            let again = queue.take(at).unwrap();
-            assert_eq!(again.seq, 0);
-            assert!(again.was_rejected);
-            assert_eq!(again.is_superseded, is_superseded, "{lane:?}");
-            queue.finished(0);
-            assert_eq!(queue.parked(), 0);
-            queue.removed(samples::subject_id("a"), 0);
-            assert_eq!(queue.len(), lane.len() - 1);
-        }
-    }
-
-    #[test]
-    fn a_failed_event_delays_only_its_own_subject() {
-        let mut queue = queue(&[("a", Raised), ("a", Resolved), ("b", Raised)]);
-        let now = Instant::now();
-        let later = now + Duration::from_secs(5);
-        assert_eq!(queue.take(now).unwrap().seq, 0);
-        queue.failed(0, later);
-        assert_eq!(queue.take(now).unwrap().seq, 2);
-        assert_eq!(queue.take(now).unwrap_err(), Idle::Until(later));
-        let again = queue.take(later).unwrap();
-        assert_eq!((again.seq, again.failures), (0, 1));
-    }
-}
+mod tests;

@@ -5,12 +5,11 @@ use std::{
     sync::{Arc, Mutex, mpsc},
 };
 
-use detector_event::SubjectId;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    batch::OutboxInput,
-    queue::{Idle, Queue, SendJob, locked},
+    batch::{FinishedMessage, OutboxInput},
+    queue::{Idle, Queue, SendJob, SendMember, Window, locked},
     tables,
     worker::OutboxMessage,
 };
@@ -43,7 +42,7 @@ impl SinkQueue {
     pub(super) fn new(
         name: String,
         index: usize,
-        queue: Queue,
+        window: Option<Window>,
         worker: mpsc::Sender<OutboxMessage>,
         store: Arc<Store>,
         metrics: Arc<Metrics>,
@@ -51,7 +50,7 @@ impl SinkQueue {
         let sink_queue = Self {
             name,
             index,
-            queue: Mutex::new(queue),
+            queue: Mutex::new(Queue::new(window)),
             changed: Notify::new(),
             worker,
             store,
@@ -67,14 +66,21 @@ impl SinkQueue {
         &self.name
     }
 
-    /// Takes the oldest event that may be sent at `now`; must be followed by [`SinkQueue::delivered`],
-    /// [`SinkQueue::failed`], [`SinkQueue::rejected`], [`SinkQueue::superseded`], [`SinkQueue::given_up`] or
+    /// Takes the oldest message that may be sent at `now`; must be followed by [`SinkQueue::delivered`],
+    /// [`SinkQueue::failed`], [`SinkQueue::rejected`], [`SinkQueue::superseded`], [`SinkQueue::given_up`] of each member, or
     /// [`SinkQueue::put_back`].
     ///
     /// # Errors
     /// If none may be sent: until when.
     pub fn take(&self, now: Instant) -> Result<SendJob, Idle> {
-        locked(&self.queue).take(now)
+        let mut queue = locked(&self.queue);
+        let raised = queue.raised_in_window(now);
+        if !raised.is_empty() {
+            // If the outbox thread has ended, the events stay stored and are sent after the next start.
+            let input = OutboxInput::WindowOver(self.index, raised);
+            let _ = self.worker.send(OutboxMessage::Input(input));
+        }
+        queue.take(now)
     }
 
     /// Returns when there may be another event to take.
@@ -82,53 +88,84 @@ impl SinkQueue {
         self.changed.notified().await;
     }
 
-    /// Reads an event from the store; `None` if it is missing or cannot be decoded. Waits for the disk.
+    /// Reads the message of a job, without events that are missing or cannot be decoded; `None` if it has no others. Waits
+    /// for the disk.
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn read(&self, seq: u64) -> Result<Option<Message>, StoreError> {
-        let database = self.store.database()?;
-        let read = tables::read_message(&database, &self.name, seq);
-        if read.is_err() {
-            self.store.failed(database);
+    pub fn read(&self, job: &SendJob) -> Result<Option<Message>, StoreError> {
+        let uncached = job.members.iter().filter(|member| member.event.is_none());
+        let uncached: Vec<_> = uncached.map(|member| member.content).collect();
+        let mut read = Vec::new();
+        if !uncached.is_empty() {
+            let database = self.store.database()?;
+            match tables::read_events(&database, &self.name, &uncached) {
+                Ok(events) => read = events,
+                Err(why) => {
+                    self.store.failed(database);
+                    return Err(why);
+                }
+            }
         }
-        read
+        let mut read = read.into_iter();
+        let events = job.members.iter().filter_map(|member| match &member.event {
+            Some(event) => Some(event.clone()),
+            None => read.next().flatten(),
+        });
+        let events: Vec<_> = events.collect();
+        if job.is_window {
+            return Ok(Message::of_window(job.change, job.incident, events));
+        }
+        Ok(events.into_iter().next().map(Message::of_event))
     }
 
-    /// The event was delivered.
-    pub fn delivered(&self, seq: u64) {
-        self.count("delivered", 1);
-        self.finished(seq, OutboxInput::Finished);
+    /// The message was delivered.
+    pub fn delivered(&self, job: &SendJob) {
+        self.count("delivered", job.members.len() as u64);
+        locked(&self.queue).accepted();
+        self.finished(job, &job.members, false);
     }
 
-    /// The event will not be delivered: a later one of its subject takes its place.
-    pub fn superseded(&self, seq: u64) {
-        self.count("superseded", 1);
-        self.finished(seq, OutboxInput::Superseded);
+    /// The message will not be sent: something later takes its place.
+    pub fn superseded(&self, job: &SendJob) {
+        self.count("superseded", job.members.len() as u64);
+        self.finished(job, &job.members, true);
     }
 
-    /// The event will never be delivered; `outcome` says why in the metrics.
-    pub fn given_up(&self, seq: u64, outcome: &'static str) {
-        self.count(outcome, 1);
-        self.finished(seq, OutboxInput::Finished);
+    /// These members of the message will never be delivered; `outcome` says why in the metrics.
+    pub fn given_up(&self, job: &SendJob, members: &[SendMember], outcome: &'static str) {
+        self.count(outcome, members.len() as u64);
+        self.finished(job, members, false);
     }
 
-    /// An attempt failed; the event may be sent again at `at`.
-    pub fn failed(&self, seq: u64, at: Instant) {
-        self.count("failed", 1);
-        locked(&self.queue).failed(seq, at);
+    /// An attempt failed; these members of the message may be sent again at `at`.
+    pub fn failed(&self, members: &[SendMember], at: Instant) {
+        self.count("failed", members.len() as u64);
+        let mut queue = locked(&self.queue);
+        for member in members {
+            queue.failed(member.seq, at);
+        }
     }
 
-    /// The receiver rejected the event; it may be sent again at `at`.
-    pub fn rejected(&self, seq: u64, at: Instant) {
-        self.count("rejected", 1);
-        locked(&self.queue).rejected(seq, at);
+    /// The receiver rejected the message; it may be sent again at `at`.
+    pub fn rejected(&self, job: &SendJob, at: Instant) {
+        self.count("rejected", job.members.len() as u64);
+        locked(&self.queue).rejected(job, at);
         self.update_metrics();
     }
 
-    /// Returns the event as if it had not been taken.
-    pub fn put_back(&self, seq: u64) {
-        locked(&self.queue).put_back(seq);
+    /// Returns the message as if it had not been taken.
+    pub fn put_back(&self, job: &SendJob) {
+        let mut queue = locked(&self.queue);
+        for member in &job.members {
+            queue.put_back(member.seq);
+        }
+    }
+
+    /// Ends the wait for further events of the same window, because the agent stops.
+    pub(super) fn close_window(&self) {
+        locked(&self.queue).close_window();
+        self.changed.notify_one();
     }
 
     /// The number of queued events.
@@ -168,16 +205,27 @@ impl SinkQueue {
         self.metrics.show_queue(&self.name, all - parked, parked);
     }
 
-    fn finished(&self, seq: u64, input: fn(usize, SubjectId, u64) -> OutboxInput) {
-        let subject = {
+    fn finished(&self, job: &SendJob, members: &[SendMember], is_superseded: bool) {
+        let mut events = Vec::new();
+        {
             let mut queue = locked(&self.queue);
-            queue.finished(seq);
-            queue.subject_of(seq)
-        };
-        if let Some(subject) = subject {
-            // If the outbox thread has ended, the event stays stored and is sent again after the next start.
-            let input = input(self.index, subject, seq);
-            let _ = self.worker.send(OutboxMessage::Input(input));
+            for member in members {
+                queue.finished(member.seq);
+                events.push((member.subject, member.seq));
+                // A raise that was sent with the update behind it.
+                if member.content != member.seq && !is_superseded {
+                    events.push((member.subject, member.content));
+                }
+            }
         }
+        let message = FinishedMessage {
+            sink: self.index,
+            events,
+            change: job.change,
+            is_superseded,
+        };
+        // If the outbox thread has ended, the events stay stored and are sent again after the next start.
+        let input = OutboxInput::Finished(message);
+        let _ = self.worker.send(OutboxMessage::Input(input));
     }
 }

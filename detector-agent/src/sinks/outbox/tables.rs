@@ -1,41 +1,38 @@
 //! The outbox's tables in the state file, and the format of their records.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use detector_event::{AnyEvent, SubjectId, WallTime};
+use detector_event::{AnyEvent, WallTime};
 use redb::{
-    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, WriteTransaction,
+    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _,
+    UntypedTableHandle, WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::queue::QueueEntry;
-use crate::{persist::store::StoreError, sinks::message::Message};
+use crate::persist::store::StoreError;
 
 /// Queued events: (sink, sequence number) → [`QueuedRecord`].
 pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
     TableDefinition::new("outbox.queue");
 /// Open conflicts and anomalies: id → [`OpenRecord`].
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
-/// Sink → [`super::digest_state::DigestState`].
-pub(super) const DIGESTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.digests");
-/// The open members of each group: (sink, digest, conflict or anomaly).
-pub(super) const MEMBERS: TableDefinition<'_, (&str, &str, &str), ()> =
-    TableDefinition::new("outbox.members");
+/// The incident that a sink has a conflict or an anomaly in: (sink, id) → id of the incident.
+pub(super) const INCIDENTS: TableDefinition<'_, (&str, &str), &str> =
+    TableDefinition::new("outbox.incidents");
 /// The number of the newest batch.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("outbox.meta");
 const BATCH: &str = "batch";
+/// What the names of all tables of the outbox begin with.
+const PREFIX: &str = "outbox.";
 
-/// A message as one sink gets it.
+/// An event as one sink gets it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueuedRecord {
     /// When it was stored, milliseconds since the Unix epoch.
     pub(super) at: i64,
-    #[serde(rename = "event")]
-    pub(super) message: Message,
+    pub(super) event: AnyEvent,
 }
 
 impl QueuedRecord {
@@ -44,8 +41,9 @@ impl QueuedRecord {
         let age = now.wall.as_millisecond().saturating_sub(self.at);
         QueueEntry {
             seq,
-            subject: self.message.subject_id(),
-            change: self.message.change(),
+            subject: self.event.subject_id(),
+            change: self.event.change(),
+            changed: self.event.changed().to_vec(),
             bytes,
             age: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
             since: now.steady,
@@ -60,28 +58,8 @@ pub(super) struct OpenRecord {
     /// The sinks that got, or have queued, its `raised` event.
     #[serde(rename = "told")]
     pub(super) notified_sinks: BTreeSet<String>,
-    /// Those of them that have it in a digest only.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(super) digest_sinks: BTreeSet<String>,
-    /// Which digest of those sinks it is in, unless that is the one of a storm.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) groups: BTreeMap<String, SubjectId>,
     /// Its newest event.
     pub(super) event: AnyEvent,
-}
-
-impl OpenRecord {
-    /// Whether a sink has the subject as messages of its own, not in a digest.
-    pub(super) fn has_own_messages(&self, sink: &str) -> bool {
-        self.notified_sinks.contains(sink) && !self.digest_sinks.contains(sink)
-    }
-
-    /// Forgets that the sink was notified.
-    pub(super) fn release(&mut self, sink: &str) {
-        self.notified_sinks.remove(sink);
-        self.digest_sinks.remove(sink);
-        self.groups.remove(sink);
-    }
 }
 
 /// The time, on both clocks.
@@ -98,6 +76,21 @@ impl Now {
             steady: Instant::now(),
         }
     }
+}
+
+/// Deletes the tables that only another version of the agent has; returns their names.
+pub(super) fn delete_unknown(transaction: &WriteTransaction) -> Result<Vec<String>, StoreError> {
+    let known = [QUEUE.name(), OPEN.name(), INCIDENTS.name(), META.name()];
+    let is_unknown = |table: &UntypedTableHandle| {
+        table.name().starts_with(PREFIX) && !known.contains(&table.name())
+    };
+    let unknown: Vec<_> = transaction.list_tables()?.filter(is_unknown).collect();
+    let mut deleted = Vec::new();
+    for table in unknown {
+        deleted.push(table.name().to_owned());
+        transaction.delete_table(table)?;
+    }
+    Ok(deleted)
 }
 
 /// The number of the newest batch; 0 before the first.
@@ -119,16 +112,19 @@ pub(super) fn is_newest_batch(database: &Database, number: u64) -> Result<bool, 
     Ok(meta.get(BATCH)?.map(|n| n.value()) == Some(number))
 }
 
-/// Reads a queued message; `None` if it is missing or cannot be decoded.
-pub(super) fn read_message(
+/// Reads queued events; each is `None` if it is missing or cannot be decoded.
+pub(super) fn read_events(
     database: &Database,
     sink: &str,
-    seq: u64,
-) -> Result<Option<Message>, StoreError> {
+    seqs: &[u64],
+) -> Result<Vec<Option<AnyEvent>>, StoreError> {
     let transaction = database.begin_read()?;
     let queue = transaction.open_table(QUEUE)?;
-    let record = queue.get((sink, seq))?;
-    Ok(record
-        .and_then(|r| serde_json::from_slice::<QueuedRecord>(r.value()).ok())
-        .map(|r| r.message))
+    let read = |seq: &u64| {
+        let record = queue.get((sink, *seq))?;
+        Ok(record
+            .and_then(|r| serde_json::from_slice::<QueuedRecord>(r.value()).ok())
+            .map(|r| r.event))
+    };
+    seqs.iter().map(read).collect()
 }

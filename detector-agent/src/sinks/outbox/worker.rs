@@ -92,7 +92,7 @@ pub(super) struct CommitState {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-/// Subjects that sinks get once they have lasted long enough. Only open subjects and digests are in it, so it is bounded
+/// Subjects that sinks get once they have lasted long enough. Only open subjects are in it, so it is bounded
 /// as they are.
 #[derive(Debug, Default)]
 pub(super) struct DelayQueue {
@@ -187,6 +187,12 @@ impl OutboxWorker {
             error!(
                 "dropped {} outbox records that cannot be decoded; what is still active is reported again",
                 loaded.unreadable
+            );
+        }
+        if !loaded.deleted.is_empty() {
+            warn!(
+                tables = ?loaded.deleted,
+                "deleted what another version of the agent stored for the outbox; an incident that it opened at a pager has to be resolved there"
             );
         }
         self.count("orphaned", loaded.orphaned as u64);
@@ -354,21 +360,36 @@ impl OutboxWorker {
 
     /// Brings the queues in memory in line with the disk.
     fn publish(&mut self, changes: BatchOutcome) {
-        for (sink, subject, seq) in changes.removed {
-            locked(&self.sink_queues[sink].queue).removed(subject, seq);
+        {
+            // Between a removal and what follows it, a sender must not look.
+            let mut queues: Vec<_> = self.sink_queues.iter().map(|q| locked(&q.queue)).collect();
+            for (sink, subject, seq) in changes.removed {
+                queues[sink].removed(subject, seq);
+            }
+            for ((sink, _), entry) in changes.pushed {
+                queues[sink].push(entry);
+            }
+            for (sink, subject, incident) in changes.incidents {
+                match incident {
+                    Some(incident) => queues[sink].incidents.join(subject, incident),
+                    None => queues[sink].incidents.leave(subject),
+                }
+            }
+            for sink in changes.windows {
+                queues[sink].window_stored();
+            }
         }
-        for (sink, entry) in changes.pushed {
-            locked(&self.sink_queues[sink].queue).push(entry);
-        }
-        for (sink, outcome, events) in changes.evicted {
-            self.sink_queues[sink].count(outcome, events as u64);
-        }
-        for sink_queue in &self.sink_queues {
-            locked(&sink_queue.queue).unfreeze();
+        let counts = changes.superseded.iter().zip(&changes.refused);
+        for (sink_queue, (superseded, refused)) in self.sink_queues.iter().zip(counts) {
+            for (outcome, events) in [("superseded", *superseded), ("refused", *refused)] {
+                if events > 0 {
+                    sink_queue.count(outcome, events);
+                }
+            }
             sink_queue.notify();
         }
-        if changes.refused > 0 {
-            self.count("refused", changes.refused as u64);
+        if changes.refused_subjects > 0 {
+            self.count("refused", changes.refused_subjects);
         }
         for subject in changes.ended {
             for sink in 0..self.sink_queues.len() {

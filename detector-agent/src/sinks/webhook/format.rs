@@ -9,7 +9,7 @@ use detector_event::{
 };
 use serde_json::{Value, json};
 
-use crate::sinks::{digest::Group, message::Message, notice::Notice, settings::Format};
+use crate::sinks::{message::Message, notice::Notice, settings::Format};
 
 /// Slack's limit for a section is 3000 characters.
 const SLACK_SECTION: usize = 2900;
@@ -38,7 +38,7 @@ impl Format {
     ) -> serde_json::Result<Vec<u8>> {
         let notice = || Notice::new(message);
         let value = match self {
-            Self::Cloudevents => return serde_json::to_vec(message),
+            Self::Cloudevents => return serde_json::to_vec(&message.events.first()),
             Self::Slack => slack(&notice(), status_page),
             Self::Pagerduty => pagerduty(message, &notice(), routing_key, status_page),
         };
@@ -81,10 +81,7 @@ fn slack(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Value {
     let further = further.iter().filter(|(_, text)| !text.is_empty());
     lines.extend(further.map(|(label, text)| format!("{label}{}", slack_text(text))));
     if !notice.changed.is_empty() {
-        lines.push(format!(
-            "*Changed:* {}",
-            slack_text(&notice.changed.join("; "))
-        ));
+        lines.push(format!("*Changed:* {}", notice.changed.join(", ")));
     }
     let text = truncate(&lines.join("\n"), SLACK_SECTION);
     let mut blocks = vec![section(&text)];
@@ -120,7 +117,7 @@ fn slack_text(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// An event for PagerDuty. All messages about one conflict, group or anomaly are one incident.
+/// An event for PagerDuty.
 fn pagerduty(
     message: &Message,
     notice: &Notice,
@@ -131,22 +128,12 @@ fn pagerduty(
         Change::Raised | Change::Updated => "trigger",
         Change::Resolved => "resolve",
     };
-    let (component, class, time, mut details) = match message {
-        Message::Event(event) => {
-            let (component, data) = match event {
-                AnyEvent::Conflict(event) => (scoped_address(&event.data), json!(event.data)),
-                AnyEvent::Anomaly(event) => (event.data.address.to_string(), json!(event.data)),
-            };
-            let class = event.kind().contract_name();
-            (component, class, event.time(), data)
-        }
-        Message::Digest(digest) => {
-            let group = digest.group.as_ref();
-            let class = group.map_or("digest", |_| notice.kind.contract_name());
-            let address = group.filter(|_| digest.total == 1);
-            let address = address.and_then(Group::first_address);
-            let component = address.unwrap_or_else(|| digest.node.clone());
-            (component, class, digest.time, json!(digest))
+    let (component, mut details) = match &message.events[..] {
+        [AnyEvent::Conflict(event)] => (scoped_address(&event.data), json!(event.data)),
+        [AnyEvent::Anomaly(event)] => (event.data.address.to_string(), json!(event.data)),
+        events => {
+            let details = json!({"findings": events.len(), "list": notice.list});
+            (notice.node.clone(), details)
         }
     };
     for (key, text) in [
@@ -165,17 +152,17 @@ fn pagerduty(
     let mut event = json!({
         "routing_key": routing_key,
         "event_action": action,
-        "dedup_key": message.subject_id().to_string(),
+        "dedup_key": message.incident.to_string(),
         "client": "IP Conflict Detector",
         "links": links.collect::<Vec<_>>(),
         "payload": {
             "summary": truncate(&summary(notice), PAGERDUTY_SUMMARY),
             "source": notice.node,
             "severity": notice.severity.name(),
-            "timestamp": time,
+            "timestamp": message.events.last().map(AnyEvent::time),
             "component": component,
             "group": notice.node,
-            "class": class,
+            "class": notice.kind.contract_name(),
             "custom_details": details,
         },
     });
@@ -211,13 +198,12 @@ mod tests {
     use std::sync::Arc;
 
     use detector_engine::Network;
-    use detector_event::{Event, samples};
+    use detector_event::{ChangedField, Event, samples};
 
     use super::*;
-    use crate::sinks::digest::Digest;
 
     fn body(format: Format, event: &Event) -> Value {
-        any_body(format, &Message::Event(event.clone().into()))
+        any_body(format, &Message::of_event(event.clone().into()))
     }
 
     fn any_body(format: Format, message: &Message) -> Value {
@@ -226,28 +212,19 @@ mod tests {
         serde_json::from_slice(&body).unwrap()
     }
 
-    fn digest(change: Change) -> Message {
-        let conflict = samples::raised("10.0.0.1").into();
-        let digest = Digest {
-            id: "run-digest-1".to_owned(),
-            digest_id: samples::subject_id("group"),
-            change,
-            node: "node-1".to_owned(),
-            time: samples::time(),
-            since: samples::time(),
-            active: 2,
-            total: 2,
-            joined: 2,
-            entries: Vec::new(),
-            group: Group::of([&conflict, &conflict]),
-            changed: vec!["1 more address".to_owned(), "<x> is new".to_owned()],
-        };
-        Message::Digest(digest.into())
+    /// A message of two conflicts of the same pods.
+    fn window(change: Change) -> Message {
+        let events = ["10.0.0.1", "10.0.0.2"].map(|address| {
+            let mut event = samples::event(address, change, address, address);
+            event.data.changed = vec![ChangedField::Pod, ChangedField::Evidence];
+            event.into()
+        });
+        Message::of_window(change, samples::subject_id("first"), events.into()).unwrap()
     }
 
     #[test]
     fn an_anomaly_is_formatted_for_each_receiver() {
-        let event = Message::Event(samples::drift("10.0.0.1").into());
+        let event = Message::of_event(samples::drift("10.0.0.1").into());
         let cloud = any_body(Format::Cloudevents, &event);
         assert_eq!(cloud["type"], "io.ipconflict.anomaly.raised");
         let slack = any_body(Format::Slack, &event);
@@ -259,12 +236,12 @@ mod tests {
         let page = any_body(Format::Pagerduty, &event);
         assert_eq!(page["payload"]["severity"], "warning");
         assert_eq!(page["payload"]["class"], "ipam_drift");
-        assert_eq!(page["dedup_key"], event.subject_id().to_string());
+        assert_eq!(page["dedup_key"], event.incident.to_string());
     }
 
     #[test]
     fn a_sweep_is_about_its_pod_and_as_severe_as_its_conflicts() {
-        let event = Message::Event(samples::sweep("10.0.0.1").into());
+        let event = Message::of_event(samples::sweep("10.0.0.1").into());
         let page = any_body(Format::Pagerduty, &event);
         assert_eq!(page["payload"]["severity"], "error");
         assert_eq!(
@@ -301,7 +278,7 @@ mod tests {
 
     #[test]
     fn slack_gets_finding_traffic_next_step_and_links_in_this_order() {
-        let body = any_body(Format::Slack, &digest(Change::Updated));
+        let body = any_body(Format::Slack, &window(Change::Updated));
         let text = body["blocks"][0]["text"]["text"].as_str().unwrap();
         assert_eq!(body["text"], text);
         let lines: Vec<_> = text.lines().collect();
@@ -309,7 +286,7 @@ mod tests {
             ":rotating_light: *IP conflicts updated*: 2 addresses are claimed by default/a",
             "Traffic for them goes to default/a (veth-a)",
             "*Next step:* Delete the pod that came last",
-            "*Changed:* 1 more address; &lt;x&gt; is new",
+            "*Changed:* pods",
         ];
         assert_eq!(lines.len(), begins.len(), "{text}");
         for (line, begin) in lines.iter().zip(begins) {
@@ -328,9 +305,9 @@ mod tests {
             let text = any_body(Format::Slack, message)["text"].to_string();
             text.trim_matches('"').split(' ').next().unwrap().to_owned()
         };
-        assert_eq!(icon_of(&digest(Change::Raised)), ":rotating_light:");
-        assert_eq!(icon_of(&digest(Change::Resolved)), ":white_check_mark:");
-        let sweep = Message::Event(samples::sweep("10.0.0.1").into());
+        assert_eq!(icon_of(&window(Change::Raised)), ":rotating_light:");
+        assert_eq!(icon_of(&window(Change::Resolved)), ":white_check_mark:");
+        let sweep = Message::of_event(samples::sweep("10.0.0.1").into());
         assert_eq!(icon_of(&sweep), ":red_circle:");
     }
 
@@ -384,9 +361,9 @@ mod tests {
     }
 
     #[test]
-    fn all_messages_of_a_digest_are_one_incident() {
+    fn all_messages_of_an_incident_have_its_key() {
         let changes = [Change::Raised, Change::Updated, Change::Resolved];
-        let bodies = changes.map(|change| any_body(Format::Pagerduty, &digest(change)));
+        let bodies = changes.map(|change| any_body(Format::Pagerduty, &window(change)));
         let actions = bodies.each_ref().map(|body| body["event_action"].clone());
         assert_eq!(actions, ["trigger", "trigger", "resolve"]);
         for body in &bodies {
@@ -397,8 +374,8 @@ mod tests {
             assert_eq!(body["links"].as_array().unwrap().len(), 2);
             assert_eq!(body["payload"]["class"], "duplicate");
         }
-        let details = &bodies[1]["payload"]["custom_details"];
-        assert_eq!(details["changed"][0], "1 more address");
+        let details = &bodies[0]["payload"]["custom_details"];
+        assert_eq!(details["findings"], 2);
         assert!(details["next_step"].is_string() && details["traffic"].is_string());
     }
 }

@@ -92,9 +92,9 @@ impl Webhook {
         let mut put = |name, value: &str| {
             header(&mut headers, name, value).map_err(|e| WebhookError::Body(e.to_string()))
         };
-        put("webhook-id", message.id())?;
+        put("webhook-id", &message.id)?;
         put("webhook-timestamp", &now.to_string())?;
-        if let Some(signature) = signature(&self.secrets()?, message.id(), now, &body) {
+        if let Some(signature) = signature(&self.secrets()?, &message.id, now, &body) {
             put("webhook-signature", &signature)?;
         }
         let content_type = self.format.content_type();

@@ -2,8 +2,8 @@
 //!
 //! Invariants: at most [`CONCURRENCY`] requests at a time, and one at a time to a receiver that has failed
 //! [`FAILURES_UNTIL_DOWN`] times in a row; a failed event delays only the later events of its own subject; one that the
-//! receiver rejects does not count as a failure of the receiver, and is tried again late; `Retry-After`
-//! delays everything; after 410 nothing is sent until the agent is restarted, and events stay queued within the outbox's
+//! receiver rejects does not count as a failure of the receiver, and is tried again late; messages to people are sent one
+//! at a time; `Retry-After` delays everything; after 410 nothing is sent until the agent is restarted, and events stay queued within the outbox's
 //! bound. An event is given up when an attempt fails and it is older than the settings allow: one that waited while the
 //! agent was down is attempted at least once more.
 
@@ -23,7 +23,7 @@ use crate::{
         message::Message,
         outbox::{
             SinkQueue,
-            queue::{Idle, SendJob},
+            queue::{Idle, SendJob, SendMember},
         },
         retry::RetryPolicy,
         settings::RetrySettings,
@@ -70,11 +70,11 @@ pub trait DeliveryTarget: Send + Sync + 'static {
 
 /// How a request ended.
 enum RequestOutcome {
-    /// The event with this id was sent.
+    /// The message with this id was sent.
     Sent(String, DeliveryOutcome),
-    /// The event could not be read from the store.
+    /// Its events could not be read from the store.
     Unread(String),
-    /// The store has no such event.
+    /// The store has none of its events.
     Unknown,
 }
 
@@ -176,7 +176,8 @@ impl<A: DeliveryTarget> Sender<A> {
             return None;
         }
         loop {
-            let at_once = if self.failures < FAILURES_UNTIL_DOWN {
+            let is_window = self.running.values().any(|job| job.is_window);
+            let at_once = if self.failures < FAILURES_UNTIL_DOWN && !is_window {
                 CONCURRENCY
             } else {
                 1
@@ -193,12 +194,11 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.retry_after_until = None;
             }
             match self.sink_queue.take(now) {
-                Ok(job) if job.is_superseded => self.sink_queue.superseded(job.seq),
+                Ok(job) if job.is_superseded => self.sink_queue.superseded(&job),
                 Ok(job) => {
                     let (sink_queue, target) =
                         (Arc::clone(&self.sink_queue), Arc::clone(&self.target));
-                    let (seq, event) = (job.seq, job.event.clone());
-                    let request = requests.spawn(send(sink_queue, target, seq, event));
+                    let request = requests.spawn(send(sink_queue, target, job.clone()));
                     self.running.insert(request.id(), job);
                 }
                 Err(Idle::Until(at)) => return Some(at),
@@ -222,7 +222,7 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.giving_up = false;
                 self.pauses = 0;
                 self.paused_until = None;
-                self.sink_queue.delivered(job.seq);
+                self.sink_queue.delivered(&job);
                 self.show_accepting();
             }
             RequestOutcome::Sent(_, DeliveryOutcome::Gone) => {
@@ -236,7 +236,7 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.gone = true;
                 self.health
                     .failed("answered 410 Gone: nothing is sent until the agent restarts");
-                self.sink_queue.put_back(job.seq);
+                self.sink_queue.put_back(&job);
             }
             RequestOutcome::Sent(event, DeliveryOutcome::Rejected { wait, why }) => {
                 self.rejected(&job, &event, wait, why);
@@ -245,7 +245,9 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.failed(&job, wait, &why)
             }
             RequestOutcome::Unread(why) => self.failed(&job, None, &why),
-            RequestOutcome::Unknown => self.sink_queue.given_up(job.seq, "unreadable"),
+            RequestOutcome::Unknown => {
+                self.sink_queue.given_up(&job, &job.members, "unreadable");
+            }
         }
     }
 
@@ -273,10 +275,9 @@ impl<A: DeliveryTarget> Sender<A> {
             self.paused_until = Some(now + self.retry_policy.wait(self.pauses, &mut self.random));
         }
         self.retry_after_until = self.retry_after_until.max(requested);
-        if !self.give_up(job, why) {
-            self.sink_queue
-                .failed(job.seq, requested.map_or(own, |at| at.max(own)));
-        }
+        let remaining = self.give_up(job, why);
+        self.sink_queue
+            .failed(&remaining, requested.map_or(own, |at| at.max(own)));
     }
 
     fn rejected(&mut self, job: &SendJob, event: &str, wait: Option<Duration>, why: String) {
@@ -292,12 +293,17 @@ impl<A: DeliveryTarget> Sender<A> {
         }
         self.rejections += u32::from(!job.was_rejected);
         self.rejection = why;
-        if !self.give_up(job, &self.rejection.clone()) {
+        let members = self.give_up(job, &self.rejection.clone());
+        if !members.is_empty() {
+            let job = SendJob {
+                members,
+                ..job.clone()
+            };
             let own = self
                 .rejected_policy
                 .wait(job.failures.saturating_add(1), &mut self.random);
             let wait = own.max(wait.unwrap_or_default());
-            self.sink_queue.rejected(job.seq, Instant::now() + wait);
+            self.sink_queue.rejected(&job, Instant::now() + wait);
         }
         // A receiver that is down is shown as such.
         if self.failures == 0 {
@@ -321,12 +327,13 @@ impl<A: DeliveryTarget> Sender<A> {
         }
     }
 
-    /// Gives the event up if it is too old.
-    fn give_up(&mut self, job: &SendJob, why: &str) -> bool {
+    /// Gives up the events of a message that are too old; returns the others.
+    fn give_up(&mut self, job: &SendJob, why: &str) -> Vec<SendMember> {
         let sink = self.sink_queue.name();
-        let is_too_old = job.age >= self.give_up_after;
-        if is_too_old {
-            let age = humantime::format_duration(Duration::from_secs(job.age.as_secs()));
+        let is_too_old = |member: &SendMember| member.age >= self.give_up_after;
+        let (old, remaining): (Vec<_>, Vec<_>) = job.members.iter().cloned().partition(is_too_old);
+        if let Some(oldest) = old.first() {
+            let age = humantime::format_duration(Duration::from_secs(oldest.age.as_secs()));
             // Logged once: thousands may follow for a receiver that was down for long.
             if std::mem::replace(&mut self.giving_up, true) {
                 debug!(sink, "gave up another event after {age}");
@@ -336,30 +343,33 @@ impl<A: DeliveryTarget> Sender<A> {
                     "gave up an event that could not be delivered for {age}; others of that age follow: {why}"
                 );
             }
-            self.sink_queue.given_up(job.seq, "given_up");
+            self.sink_queue.given_up(job, &old, "given_up");
         }
-        is_too_old
+        remaining
     }
 }
 
 async fn send<A: DeliveryTarget>(
     sink_queue: Arc<SinkQueue>,
     target: Arc<A>,
-    seq: u64,
-    cached: Option<Message>,
+    job: SendJob,
 ) -> RequestOutcome {
-    let event = match cached {
-        Some(event) => event,
-        // Reading from the disk blocks.
-        None => match spawn_blocking(move || sink_queue.read(seq)).await {
-            Ok(Ok(Some(event))) => event,
-            Ok(Ok(None)) => return RequestOutcome::Unknown,
-            Ok(Err(error)) => return RequestOutcome::Unread(error.to_string()),
-            Err(error) => return RequestOutcome::Unread(error.to_string()),
-        },
+    let is_cached = job.members.iter().all(|member| member.event.is_some());
+    let read = move || sink_queue.read(&job);
+    // Reading from the disk blocks.
+    let read = match is_cached {
+        true => Ok(read()),
+        false => spawn_blocking(read).await,
     };
-    let id = event.id().to_owned();
-    RequestOutcome::Sent(id, target.attempt(event).await)
+    match read {
+        Ok(Ok(Some(message))) => {
+            let id = message.id.clone();
+            RequestOutcome::Sent(id, target.attempt(message).await)
+        }
+        Ok(Ok(None)) => RequestOutcome::Unknown,
+        Ok(Err(error)) => RequestOutcome::Unread(error.to_string()),
+        Err(error) => RequestOutcome::Unread(error.to_string()),
+    }
 }
 
 #[cfg(test)]

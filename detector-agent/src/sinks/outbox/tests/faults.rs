@@ -115,7 +115,7 @@ fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
             min_duration: Duration::from_millis(300),
             ..Filter::default()
         },
-        digest: None,
+        window: None,
     };
     let (outbox, mut worker) = Outbox::assemble(
         &store,
@@ -146,7 +146,7 @@ fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
     let job = outbox.sink_queues()[0]
         .take(tokio::time::Instant::now())
         .unwrap();
-    let event = job.event.unwrap();
+    let event = job.members[0].event.clone().unwrap();
     assert_eq!(event.subject_id(), samples::subject_id("long"));
     assert_eq!(event.change(), Change::Raised);
     assert_eq!(event.id(), "4", "it has the newest state");
@@ -159,7 +159,7 @@ fn a_new_sink_gets_what_is_active_and_a_removed_one_leaves_none() {
     let spec = |name: &str| SinkSpec {
         name: name.to_owned(),
         filter: Filter::default(),
-        digest: None,
+        window: None,
     };
     let event = AnyEvent::from(samples::raised("10.0.0.1"));
     {

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test that cannot set itself up fails
 
-mod digests;
 mod disk;
 mod faults;
+mod lanes;
 mod model;
+mod windows;
 mod world;
