@@ -32,6 +32,7 @@ impl AnomalyFacts<'_> {
         let more = of.count.saturating_sub(group.subjects.len());
         let list = enumeration(group.subjects.clone(), more);
         let cause = group.cause().filter(|_| !is_resolved);
+        let repair = cause.as_ref().and_then(|cause| cause.next_step(of.count));
         Notice {
             change: of.change,
             severity: Severity::of(kind, None),
@@ -40,7 +41,7 @@ impl AnomalyFacts<'_> {
             finding: self.finding(),
             effect,
             cause: cause.map_or_else(String::new, |cause| cause.text(of.count)),
-            next_step,
+            next_step: repair.unwrap_or(next_step),
             changed: of.changed.clone(),
             list: list.filter(|_| of.count > 1).into_iter().collect(),
             context: format!("{} · {} · {}", data.kind.name(), of.since, of.id),

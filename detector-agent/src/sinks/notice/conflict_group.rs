@@ -45,7 +45,9 @@ pub(super) struct GroupCause {
     pub(super) cause: Cause,
     /// That of the first finding in a sentence or two.
     pub(super) summary: String,
-    /// Whether the summary is about many addresses.
+    /// What to do about it.
+    pub(super) repair: String,
+    /// Whether both are about many addresses.
     pub(super) is_of_many: bool,
 }
 
@@ -56,8 +58,14 @@ impl GroupCause {
         Some(Self {
             cause: diagnosis.cause,
             summary: diagnosis.summary.clone(),
+            repair: diagnosis.repair.clone(),
             is_of_many: diagnosis.affected.addresses > 1,
         })
+    }
+
+    /// What to do about `count` findings; `None` if the repair is that of the first one alone.
+    pub(super) fn next_step(&self, count: usize) -> Option<String> {
+        (self.is_of_many || count == 1).then(|| self.repair.clone())
     }
 
     /// For a message about `count` findings: the summary of one is not that of all.

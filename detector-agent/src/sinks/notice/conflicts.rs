@@ -122,6 +122,10 @@ impl ConflictFacts<'_> {
 
     fn next_step(&self) -> String {
         let group = self.group;
+        let cause = group.cause.as_ref();
+        if let Some(repair) = cause.and_then(|cause| cause.next_step(self.of.count)) {
+            return repair;
+        }
         let newest = group.newest.as_ref();
         let is_other =
             |c: &GroupClaimant| newest.is_some_and(|n| n.takes_address && n.device != c.device);

@@ -261,14 +261,18 @@ fn known_cause_is_part_of_a_message_until_the_end() {
         drift.data.diagnosis = Some(samples::diagnosis(cause, 9).into());
         drift
     };
-    let cause = |event: AnyEvent| Notice::new(&Message::of_event(event)).cause;
+    let shown = |event: AnyEvent| {
+        let notice = Notice::new(&Message::of_event(event));
+        (notice.cause, notice.next_step)
+    };
     let wiped = explained(Cause::IpamStateWiped);
-    assert_eq!(
-        cause(wiped.clone().into()),
-        "The reservations were deleted."
-    );
-    assert_eq!(cause(explained(Cause::Unknown).into()), "");
+    let expected = ("The reservations were deleted.", "Recreate the pods.");
+    let (cause, next_step) = shown(wiped.clone().into());
+    assert_eq!((cause.as_str(), next_step.as_str()), expected);
+    let (cause, next_step) = shown(explained(Cause::Unknown).into());
+    assert_eq!(cause, "");
+    assert!(next_step.starts_with("Keep new pods off"), "{next_step}");
     let mut resolved = wiped;
     resolved.event_type = EventType::anomaly(Change::Resolved);
-    assert_eq!(cause(resolved.into()), "");
+    assert_eq!(shown(resolved.into()), Default::default());
 }
