@@ -21,8 +21,8 @@
 //! 3. What a sink gets of a subject is `raised`, then any number of `updated`, then `resolved`, whatever was replaced. If a
 //!    sink's filter lets a subject pass only later, the sink gets it as `raised` then.
 //! 4. An event keeps its id across all attempts, restarts included.
-//! 5. A sink that notifies people gets what happens within one window of time as one message ([`queue`]). Only which
-//!    incident of a pager each subject is in is stored.
+//! 5. A sink that notifies people gets what happens within one window of time as one message. All that is stored of a
+//!    window is its incident, the subjects that were raised in it: before the message is sent, until each is over.
 //! 6. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound further raises and
 //!    updates are refused and counted, never an end (there is one at most for each subject that was admitted), and a raise
 //!    is tried again while its subject is open. Nothing that is stored is evicted: a pod that fills the outbox while a
