@@ -10,7 +10,7 @@ use detector_engine::Timestamp;
 
 use crate::{observe::netlink::DrainedSocket, process::token_bucket::TokenBucket};
 
-/// Small beside the time in which a conflict has to be reported, and long enough for some fifty notifications of a flood.
+/// Short compared with the time within which a conflict has to be reported, and long enough for some fifty notifications of a flood.
 const PAUSE: Duration = Duration::from_millis(3);
 /// More than the start of some hundred pods causes.
 const BURST: u32 = 4_096;
@@ -31,7 +31,7 @@ impl NetlinkPace {
         }
     }
 
-    /// The socket was read. If it holds more, reading goes on without a pause.
+    /// The socket was read. If it holds more, reading continues without a pause.
     pub(super) fn drained(&mut self, drained: DrainedSocket, now: Timestamp) {
         let mut is_within = true;
         for _ in 0..drained.datagrams {

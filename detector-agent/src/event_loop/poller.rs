@@ -18,7 +18,7 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Poller {
     epoll: Epoll,
     watches_netlink: bool,
-    /// Whether the event lines are watched, too.
+    /// Whether the event lines are watched as well.
     watches_lines: bool,
 }
 

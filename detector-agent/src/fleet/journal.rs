@@ -1,5 +1,5 @@
 //! What has to survive a restart of the agent: which subjects may be registered in this node's name, and which conflicts were
-//! reported. Unlike other state it outlives a boot, because what was registered before does, too.
+//! reported. Unlike other state it outlives a boot, because what was registered before does.
 //!
 //! Invariants: a subject is on disk before the first request that registers it is sent, unless the disk fails or hangs; then
 //! registration continues without, and everything is written as soon as the disk works again. Nothing here waits for the disk

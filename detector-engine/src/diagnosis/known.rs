@@ -1,4 +1,4 @@
-//! A fact with its source, and the difference between "it is not there" and "nobody looked".
+//! A fact with its source, which distinguishes "absent" from "not checked".
 
 use std::{fmt, ops::Add, time::Duration};
 

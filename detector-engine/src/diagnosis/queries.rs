@@ -132,7 +132,7 @@ impl Facts {
             .is_some_and(|first| nodes.any(|node| node != first))
     }
 
-    /// Whether `is` holds for all claimants, of which there are some.
+    /// Whether there are claimants and `is` holds for all of them.
     pub(super) fn all_claimants(&self, is: impl Fn(usize, &ClaimantFacts) -> bool) -> bool {
         !self.claimants.is_empty() && self.claimants.iter().enumerate().all(|(i, c)| is(i, c))
     }
@@ -277,7 +277,7 @@ impl Facts {
     }
 
     /// Whether it is not excluded that the address is a VIP, which software assigns that manages it. Nobody is harmed then, because
-    /// nobody else was given the address.
+    /// no other pod was given the address.
     pub(super) fn may_be_vip(&self) -> bool {
         let is_without_signs =
             || self.all_claimants(|_, c| c.pod.value().is_some()) && !self.have_signs_of_vip();

@@ -40,7 +40,7 @@ pub fn timeline(facts: &Facts) -> Vec<TimelineEntry> {
     entries
 }
 
-/// Facts, of which those without a time are left out afterwards.
+/// Facts; those without a time are dropped afterwards.
 fn timed(facts: &Facts) -> Vec<Evidence> {
     let node = &facts.node;
     let mut all = vec![

@@ -3,7 +3,7 @@
 //!
 //! Invariants: only addresses with an open conflict are tracked, so all of this is bounded by their
 //! number; every answer is indexed by what it depends on, and a change of any of that makes it
-//! looked up again, also if the change is reported while the lookup is in flight. The last answer
+//! looked up again, even if the change is reported while the lookup is in flight. The last answer
 //! holds until the next one.
 
 use std::{

@@ -5,7 +5,7 @@
 //! port that claims the address by itself: in its pod, or in frames that came in on it. The device
 //! that a frame came in on is the claimant, whatever hardware address the frame contains.
 //!
-//! A `REACHABLE` state proves no more: a unicast reply that nobody asked for sets it too
+//! A `REACHABLE` state proves no more: an unsolicited unicast reply sets it as well
 //! (`arp_process` in net/ipv4/arp.c, `ndisc_recv_na` in net/ipv6/ndisc.c).
 
 use std::net::IpAddr;

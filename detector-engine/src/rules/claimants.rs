@@ -117,7 +117,7 @@ impl ClaimContext<'_> {
 
     /// Whether a claimant has the address on its own `lo` or a dummy, and everything else that supports its claim are frames,
     /// and neighbour entries that follow from them. The same address on `lo` of several pods is usual (anycast, LVS), and Linux
-    /// sends requests from it, so nothing of that counts against others that have it there, too.
+    /// sends requests from it, so none of it counts against others that have it there as well.
     pub(crate) fn is_shared(&self, facts: &AddressFacts, claimant: &Claimant) -> bool {
         let Some(pod) = claimant.peer else {
             return false;

@@ -128,7 +128,7 @@ impl Engine {
             })
     }
 
-    /// Resolves the anomalies about `address` of which no frame was seen for long enough.
+    /// Resolves anomalies about `address` without a recent frame.
     pub(super) fn check_device_frames(&mut self, address: IpAddr, step: &mut Step<'_>) {
         if self.tracked.anomalies.frames.is_empty() {
             return;

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The most devices listed beside the first.
+/// The most devices listed in addition to the first.
 const LISTED: usize = 16;
 
 impl Engine {

@@ -25,7 +25,7 @@ impl Engine {
             // Whoever has an address that is another pod's.
             self.dirty.extend(given);
         }
-        // Only then does what is reported anew contain it.
+        // Otherwise the new report would not contain it.
         self.apply_pending(step);
         let devices = known.devices;
         for device in &devices {

@@ -95,7 +95,7 @@ pub struct LossCounters {
 pub struct DeviceLosses {
     /// The device.
     pub ifindex: IfIndex,
-    /// Claims by frames, also contested ones, which were published all the same.
+    /// Claims by frames, including contested ones, which were still published.
     pub frames: u64,
     /// Neighbour entries.
     pub neighbours: u64,

@@ -97,7 +97,7 @@ pub struct EbpfOptions {
     /// Number of new claims that a device may make at once; the same for neighbour entries. Contested claims beyond it have
     /// a budget of their own.
     pub budget_burst: u32,
-    /// Networks of shared addresses, of which each move between devices is published. Those after the first
+    /// Networks of shared addresses: each move between devices is published. Those after the first
     /// [`SHARED_NETWORKS`] are ignored.
     pub shared: Vec<IpNet>,
     /// Number of new claims that a device may make per second after that; zero means no limit.

@@ -198,7 +198,7 @@ impl DeviceMatcher {
     /// device. `candidates` are all devices; those with a known pod take it out of the choice. Returns for each other
     /// device with a fitting pod either that pod or, for people, why the match is ambiguous.
     ///
-    /// A pod may have taken the address of one whose namespace shows none, or may have been given it, too. So while there
+    /// A pod may have taken the address of one whose namespace shows none, or may have been given it. So while there
     /// is an unknown device of that kind, no address identifies a pod.
     pub(super) fn by_address<D: Copy + Eq + Hash>(
         &self,

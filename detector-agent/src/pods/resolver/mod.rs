@@ -55,7 +55,7 @@ pub struct LookupUpdate {
     pub networks: Vec<(IfIndex, u64, Arc<str>)>,
     /// Devices whose pod became known, or changed; the directory has it.
     pub pods: Vec<(IfIndex, u64)>,
-    /// Devices whose pod is the same, but of which the directory has other details.
+    /// Devices with the same pod as before but other details.
     pub details: Vec<(IfIndex, u64)>,
 }
 

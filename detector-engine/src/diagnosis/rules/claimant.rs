@@ -9,7 +9,7 @@ use crate::diagnosis::{
     text::evidence,
 };
 
-/// The first claimant of which `is` holds, if the claimants that IPAM does not explain explain the finding.
+/// The first claimant for which `is` holds, if the claimants that IPAM does not explain explain the finding.
 fn intruder(facts: &Facts, is: impl Fn(&Facts, usize) -> bool) -> Option<usize> {
     let first = (0..facts.claimants.len()).find(|&index| is(facts, index))?;
     let is_explained = facts.is_explained_by(|index| facts.is_intruder(index));
