@@ -32,11 +32,11 @@ fn check(event: &Value) -> ApiEvent {
     let object = typed.regarding.as_ref().unwrap();
     match object.kind.as_deref() {
         Some("Pod") => assert_eq!(object.namespace, typed.metadata.namespace, "{event}"),
-        // The server takes the namespace of the request, `default`.
-        Some("Node") => assert_eq!(
-            (&object.namespace, &typed.metadata.namespace),
-            (&None, &None)
-        ),
+        Some("Node") => {
+            assert_eq!(object.namespace, None, "{event}");
+            let namespace = typed.metadata.namespace.as_deref();
+            assert_eq!(namespace, Some("default"), "{event}");
+        }
         other => panic!("{other:?} in {event}"),
     }
     assert!(object.uid.is_some() && object.name.is_some(), "{event}");
