@@ -21,6 +21,7 @@ use crate::tests::model::{
     ops::{Op, PeerPlace, addresses},
     world::{BRIDGES, Dump, PODS, UPLINK, World},
 };
+use check::expected_form;
 use sweeps::{ReportedSweeps, SWEEP_FROM};
 
 /// How far the agent is from being in sync with the kernel.

@@ -16,7 +16,10 @@ impl Harness {
         prop_assert_eq!(records.len(), self.open.len());
         let waiting = records.iter().filter(|r| r.has_unreported_change);
         self.restored_waiting = waiting.map(|r| r.conflict.id).collect();
-        self.world.restart_agent(&addresses());
+        let conflicts = self.engine.view().conflicts(self.world.now);
+        let quiet = conflicts.iter().filter(|c| c.quiet_since.is_some());
+        let quiet = quiet.map(expected_form).collect();
+        self.world.restart_agent(&addresses(), quiet);
         let anomalies = self.engine.view().anomalies();
         self.engine = Engine::new(settings(self.starts));
         self.engine.restore(Vec::new(), anomalies);

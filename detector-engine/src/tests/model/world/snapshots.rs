@@ -108,9 +108,10 @@ impl World {
     }
 
     /// A new agent starts: knowledge of the former one is lost, except for its records of open
-    /// conflicts.
-    pub(in super::super) fn restart_agent(&mut self, addresses: &[IpAddr]) {
-        let open = self.expected(addresses);
+    /// conflicts, also of those that are over and may begin again (`quiet`).
+    pub(in super::super) fn restart_agent(&mut self, addresses: &[IpAddr], quiet: Vec<Expected>) {
+        let mut open = self.expected(addresses);
+        open.extend(quiet);
         let frames = std::mem::take(&mut self.frames);
         let records = frames.into_iter().filter(|h| {
             let c = &h.claim;
