@@ -35,7 +35,7 @@ impl ReportedSweeps {
                 prop_assert!(!self.closed.contains(&a.id), "raised again");
                 prop_assert!(self.open.insert(a.id, now).is_none(), "raised twice");
             }
-            AnomalyEffect::Updated(a) => {
+            AnomalyEffect::Updated(a) if a.kind == AnomalyKind::AddressSweep => {
                 let before = self.open.insert(a.id, now);
                 prop_assert!(before.is_some_and(|before| now.since(before) >= UPDATE_EVERY));
             }
