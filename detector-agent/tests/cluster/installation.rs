@@ -219,35 +219,43 @@ impl Installation {
         });
     }
 
-    /// Waits until each of two pods has an event about their address that names the other one.
+    /// Waits until each of two pods has an event about their address. An event is posted once, two seconds after the conflict was
+    /// raised at the latest, so a pod whose name takes longer is named by its own event alone.
     pub(crate) fn wait_events(&self, address: &str, [first, second]: [&str; 2]) {
-        self.wait_event(first, address, &format!("default/{second}"));
-        self.wait_event(second, address, &format!("default/{first}"));
+        self.wait(
+            "an event on each pod, one of which names the other pod",
+            || {
+                let has = |pod, text: &str| self.has_event(pod, address, text);
+                ensure!(has(first, "claimed by")? && has(second, "claimed by")?);
+                let is_named = has(first, &format!("default/{second}"))?
+                    || has(second, &format!("default/{first}"))?;
+                ensure!(is_named, "neither event names the other pod");
+                Ok(())
+            },
+        );
     }
 
     /// Waits until a pod has an event that contains two texts.
     pub(crate) fn wait_event(&self, pod: &str, address: &str, text: &str) {
         self.wait(&format!("an event on {pod} with {text:?}"), || {
-            let events = self.cluster.kubectl(&[
-                "get",
-                "events",
-                "--field-selector",
-                &format!("reason=IPConflict,involvedObject.name={pod}"),
-                "-o",
-                "json",
-            ])?;
-            let events: Value = serde_json::from_str(&events)?;
-            let mut notes = events["items"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|event| event["message"].as_str());
-            ensure!(
-                notes.any(|note| note.contains(address) && note.contains(text)),
-                "{events}"
-            );
+            ensure!(self.has_event(pod, address, text)?);
             Ok(())
         });
+    }
+
+    fn has_event(&self, pod: &str, address: &str, text: &str) -> Result<bool> {
+        let events = self.cluster.kubectl(&[
+            "get",
+            "events",
+            "--field-selector",
+            &format!("reason=IPConflict,involvedObject.name={pod}"),
+            "-o",
+            "json",
+        ])?;
+        let events: Value = serde_json::from_str(&events)?;
+        let events = events["items"].as_array().into_iter().flatten();
+        let mut notes = events.filter_map(|event| event["message"].as_str());
+        Ok(notes.any(|note| note.contains(address) && note.contains(text)))
     }
 
     /// The sum of a metric's series.
