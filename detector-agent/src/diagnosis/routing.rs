@@ -8,6 +8,7 @@ use detector_engine::{
         DeviceSysctls, FindingKind, Known, NodeAddress, RouteFacts, RouteHolder, SandboxFacts,
         SandboxState, Source,
     },
+    is_link_local,
 };
 use detector_event::Pod;
 
@@ -275,12 +276,5 @@ impl Routing {
             }
             Err(why) => not_checked(WHAT, why),
         }
-    }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }

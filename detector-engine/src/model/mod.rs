@@ -30,6 +30,7 @@ pub use observation::*;
 pub use pool::*;
 pub use record::*;
 pub use route_query::*;
+pub use scope::is_link_local;
 pub(crate) use scope::*;
 pub use settings::*;
 pub use snapshot::*;

@@ -82,7 +82,8 @@ pub(crate) fn is_claimable(address: IpAddr) -> bool {
 }
 
 /// Addresses that are unique only on one link: 169.254/16 (RFC 3927) and fe80::/10 (RFC 4291).
-pub(crate) fn is_link_local(address: IpAddr) -> bool {
+#[must_use]
+pub fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),

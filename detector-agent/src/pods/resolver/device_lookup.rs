@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use detector_engine::PodDevice;
+use detector_engine::{PodDevice, is_link_local};
 use detector_event::{Pod, Via};
 use tokio::time::Instant;
 use tracing::debug;
@@ -249,13 +249,6 @@ impl PodResolver {
                 lookup.restart(now);
             }
         }
-    }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 
