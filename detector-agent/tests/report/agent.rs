@@ -335,9 +335,13 @@ fn missing_secret_disables_its_sink_and_detection_runs() {
         pod.add_address("10.244.2.10/32").unwrap();
     }
     agent.wait_raised(ADDRESS).unwrap();
-    let metrics = client.get("/metrics").unwrap().body;
     let unusable = r#"ipconflict_deliveries_total{sink="hook",outcome="unusable"} "#;
-    assert!(metrics.contains(unusable), "{metrics}");
+    until(DEADLINE, "the counter of the unusable sink", || {
+        let metrics = client.get("/metrics")?.body;
+        anyhow::ensure!(metrics.contains(unusable), "{metrics}");
+        Ok(())
+    })
+    .unwrap();
     assert!(receiver.requests().is_empty());
     // Once the secret is there, the event that waited is delivered.
     fs::write(path("secret"), SECRET).unwrap();
