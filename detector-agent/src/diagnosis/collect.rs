@@ -59,7 +59,7 @@ struct Subject<'e> {
     claimants: Vec<(ClaimantFacts, Option<String>)>,
     /// The index of the claimant that had the address last.
     newest: Known<usize>,
-    /// What the kernel says of routes, or why that is not known.
+    /// The routes of the kernel, or why they are not known.
     routing: Result<Routing, String>,
 }
 
@@ -85,8 +85,8 @@ impl Collector {
         history: Arc<PoolHistory>,
     ) -> io::Result<Self> {
         Ok(Self {
+            sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&pods)),
             pools: PoolReader::new(ipam, pods),
-            sandboxes: Sandboxes::new(SandboxList::new(&settings.cri_endpoint)?),
             results: match &settings.cni_cache_dir {
                 PathSetting::At(directory) => Some(directory.clone()),
                 PathSetting::Off => None,

@@ -18,7 +18,7 @@ use crate::observe::netlink::{NetlinkReader, NodeRoute, RoutedLink};
 /// Where the kernel shows the IPv4 settings of devices, in the network namespace of the reader.
 const SYSCTLS: &str = "/proc/sys/net/ipv4/conf";
 
-/// What the kernel says of the way between the node and a pod.
+/// The routes, addresses and sysctls between the node and a pod.
 pub(super) struct RoutingFacts {
     pub(super) route: Known<RouteFacts>,
     pub(super) gateway_route: Known<RouteFacts>,

@@ -1,6 +1,6 @@
-//! What the container runtime says of the sandboxes of pods now.
+//! The present sandboxes of the container runtime, and what follows for those of pods.
 
-use std::time::Instant;
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::diagnosis::{Known, SandboxFacts, SandboxState, Source, UnixTime};
 use detector_event::{Pod, Via};
@@ -9,19 +9,26 @@ use super::{
     claimants::unix,
     files::{birth, not_checked},
 };
-use crate::pods::{ListedSandboxes, SandboxList};
+use crate::pods::{ListedSandboxes, PodDirectory, SandboxList};
 
-/// Asks the runtime, once for all findings that were due by then.
+const NOT_REACHED: &str = "the container runtime was not reached";
+
+/// Asks the runtime that the pod lookups use, once for all findings that were due by then. Another runtime of the node has other
+/// sandboxes, so that one of the pods missing there would prove nothing.
 #[derive(Debug)]
 pub(super) struct Sandboxes {
-    /// `None` if the runtime is not to be asked.
-    list: Option<SandboxList>,
+    list: SandboxList,
+    directory: Arc<PodDirectory>,
     known: Option<(Instant, Result<ListedSandboxes, String>)>,
 }
 
 impl Sandboxes {
-    pub(super) fn new(list: Option<SandboxList>) -> Self {
-        Self { list, known: None }
+    pub(super) fn new(list: SandboxList, directory: Arc<PodDirectory>) -> Self {
+        Self {
+            list,
+            directory,
+            known: None,
+        }
     }
 
     /// What was read before `due` is read again.
@@ -29,26 +36,34 @@ impl Sandboxes {
         self.known.take_if(|(read_at, _)| *read_at < due);
     }
 
+    /// The socket at which the pod lookups reach the runtime.
+    fn socket(&self) -> Result<PathBuf, String> {
+        let sources = self.directory.sources();
+        let target = sources.iter().find(|source| source.via == Via::Cri);
+        let socket = target.map(|source| PathBuf::from(&source.target));
+        let socket = socket.filter(|socket| socket.is_absolute());
+        socket.ok_or_else(|| NOT_REACHED.to_owned())
+    }
+
     fn listed(&mut self) -> Result<&ListedSandboxes, String> {
-        let list = self.list.as_mut();
-        let list = list.ok_or("the container runtime is not to be asked")?;
-        let (_, listed) = self.known.get_or_insert_with(|| {
-            let read_at = Instant::now();
-            (read_at, list.read().map_err(|error| error.to_string()))
-        });
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => {
+                let read = |socket| self.list.read(socket).map_err(|error| error.to_string());
+                (Instant::now(), self.socket().and_then(read))
+            }
+        };
+        let (_, listed) = self.known.insert(known);
         listed.as_ref().map_err(Clone::clone)
     }
 
     /// When the container runtime was started: containerd and CRI-O create their socket then. That of cri-dockerd is systemd's.
-    pub(super) fn runtime_started(&mut self) -> Known<UnixTime> {
+    pub(super) fn runtime_started(&self) -> Known<UnixTime> {
         const WHAT: &str = "the start of the container runtime";
-        if let Err(why) = self.listed() {
-            return not_checked(WHAT, why);
-        }
-        let socket = self.list.as_ref().and_then(SandboxList::socket);
-        match socket {
-            Some(socket) if !socket.ends_with("cri-dockerd.sock") => birth(socket),
-            _ => not_checked(WHAT, "the socket does not tell"),
+        match self.socket() {
+            Ok(socket) if !socket.ends_with("cri-dockerd.sock") => birth(&socket),
+            Ok(_) => not_checked(WHAT, "the socket of cri-dockerd is older than the runtime"),
+            Err(why) => not_checked(WHAT, why),
         }
     }
 
@@ -56,7 +71,7 @@ impl Sandboxes {
     pub(super) fn of(&mut self, pod: &Pod) -> Known<SandboxFacts> {
         let what = || format!("the sandbox of {}/{}", pod.namespace, pod.name);
         let (Some(created), Some(id)) = (pod.sandbox_created_at, &pod.container_id) else {
-            return not_checked(what(), "the container runtime was not reached");
+            return not_checked(what(), NOT_REACHED);
         };
         let state = match self.listed() {
             Ok(listed) => match listed.get(id) {

@@ -1,16 +1,11 @@
-//! Which sandboxes the container runtime has, for threads that may wait.
+//! Which sandboxes a container runtime has, for threads that may wait.
 
-use std::{
-    collections::HashMap,
-    io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::HashMap, io, path::PathBuf, time::Duration};
 
 use tokio::{runtime::Runtime, time::Instant};
 
-use super::{Cri, PodSandbox, PodSandboxState};
-use crate::pods::{CriSetting, SourceError};
+use super::{PodSandbox, PodSandboxState, client::CriClient};
+use crate::pods::SourceError;
 
 /// How long the runtime may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -18,50 +13,30 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The sandboxes that the runtime lists, by id, and whether each is ready; a stopped one is not.
 pub(crate) type ListedSandboxes = HashMap<String, bool>;
 
-/// Asks the container runtime. Each call blocks for a second at most.
+/// Asks container runtimes. Each call blocks for a second at most.
 #[derive(Debug)]
-pub(crate) struct SandboxList {
-    cri: Cri,
-    runtime: Runtime,
-    socket: Option<PathBuf>,
-}
+pub(crate) struct SandboxList(Runtime);
 
 impl SandboxList {
-    /// At the configured socket, or at a well-known one; `None` if switched off.
-    ///
     /// # Errors
     /// If the system refuses the resources of a tokio runtime.
-    pub(crate) fn new(setting: &CriSetting) -> io::Result<Option<Self>> {
-        let Some(cri) = Cri::new(setting) else {
-            return Ok(None);
-        };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        Ok(Some(Self {
-            cri,
-            runtime,
-            socket: None,
-        }))
+    pub(crate) fn new() -> io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().map(Self)
     }
 
-    /// The sandboxes that there are now.
+    /// The sandboxes of the runtime at this socket.
     ///
     /// # Errors
     /// If the runtime does not answer.
-    pub(crate) fn read(&mut self) -> Result<ListedSandboxes, SourceError> {
-        let (cri, deadline) = (&self.cri, Instant::now() + PATIENCE);
-        let (client, listed) = self.runtime.block_on(cri.connect_and_list(deadline))?;
-        self.socket = Some(client.path().to_owned());
+    pub(crate) fn read(&self, socket: PathBuf) -> Result<ListedSandboxes, SourceError> {
+        let deadline = Instant::now() + PATIENCE;
+        let listed = self.0.block_on(async {
+            let (client, _) = CriClient::open(socket, deadline).await?;
+            client.sandboxes(deadline).await
+        })?;
         let is_ready = |sandbox: &PodSandbox| sandbox.state == PodSandboxState::Ready as i32;
-        Ok(listed
-            .into_iter()
-            .map(|sandbox| (sandbox.id.clone(), is_ready(&sandbox)))
-            .collect())
-    }
-
-    /// The socket of the runtime that answered last.
-    pub(crate) fn socket(&self) -> Option<&Path> {
-        self.socket.as_deref()
+        let entries = listed.into_iter().map(|s| (s.id.clone(), is_ready(&s)));
+        Ok(entries.collect())
     }
 }
