@@ -41,6 +41,16 @@ fn wait_component(client: &TestClient<'_>, name: &str, state: &str) -> String {
     .unwrap()
 }
 
+/// Waits until two open conflicts are in the state directory.
+fn wait_two_stored(client: &TestClient<'_>) {
+    until(DEADLINE, "two open conflicts to be stored", || {
+        let stored = wait_component(client, "state", "works");
+        anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
+        Ok(())
+    })
+    .unwrap();
+}
+
 /// Waits until `/metrics` has this line.
 fn wait_metric(client: &TestClient<'_>, line: &str) -> String {
     until(DEADLINE, format_args!("the metric {line}"), || {
@@ -269,12 +279,7 @@ fn webhook_gets_one_raised_and_resolved_over_a_kill() {
     }
     // Stored as open, and delivered from the outbox.
     wait_metric(&client, r#"ipconflict_outbox_pending{sink="hook"} 0"#);
-    until(DEADLINE, "two open conflicts to be stored", || {
-        let stored = wait_component(&client, "state", "works");
-        anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
-        Ok(())
-    })
-    .unwrap();
+    wait_two_stored(&client);
     agent.kill().unwrap();
     pods[1].remove_address(&format!("{ends}/32")).unwrap();
     let mut agent = Agent::start_ready(&node, &command(&config)).unwrap();
@@ -389,12 +394,7 @@ fn incident_is_resolved_with_its_last_conflict_over_a_kill() {
         .unwrap();
     let idle = r#"ipconflict_outbox_pending{sink="pager"} 0"#;
     wait_metric(&client, idle);
-    until(DEADLINE, "two open conflicts to be stored", || {
-        let stored = wait_component(&client, "state", "works");
-        anyhow::ensure!(stored == "2 open conflicts stored", "{stored}");
-        Ok(())
-    })
-    .unwrap();
+    wait_two_stored(&client);
     agent.kill().unwrap();
     pods[1].remove_address(first).unwrap();
     let mut agent = Agent::start_ready(&node, &command).unwrap();
