@@ -10,6 +10,7 @@ mod clean;
 mod conflict;
 mod counted;
 mod diagnosis;
+mod ended;
 mod envelope;
 pub mod error_chain;
 pub mod explain;
