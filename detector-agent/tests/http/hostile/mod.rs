@@ -59,6 +59,7 @@ fn serve() -> Served {
             pods: Arc::default(),
             inbox,
             feed: Feed::default(),
+            history: Arc::default(),
             export_claims: false,
         })
         .unwrap();
