@@ -3,7 +3,7 @@
 //! Table `history.events`: the last event of each entry as JSON, by its end (microseconds since the Unix epoch) and its id.
 //! Table `history.ids`: the end by the id.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
 
 use detector_event::AnyEvent;
 use redb::{
@@ -17,22 +17,12 @@ use crate::persist::store::StoreError;
 const EVENTS: TableDefinition<'_, (u64, u128), &[u8]> = TableDefinition::new("history.events");
 const IDS: TableDefinition<'_, u128, u64> = TableDefinition::new("history.ids");
 
-/// The most claimants of a stored event. Further ones are counted.
-const CLAIMANTS: usize = 64;
-/// The largest stored event in bytes.
+/// The largest stored event in bytes; a real one is far below, since its lists are bounded.
 const MAX_ENTRY: usize = 256 << 10;
 
 /// An event as it is stored here and while its subject is open; `None` if it is too large.
 pub(in crate::persist) fn encode(event: &AnyEvent) -> Option<Vec<u8>> {
-    let mut event = event.clone();
-    if let AnyEvent::Conflict(event) = &mut event
-        && event.data.claimants.len() > CLAIMANTS
-    {
-        let data = &mut Arc::make_mut(event).data;
-        data.claimants_omitted += data.claimants.len() - CLAIMANTS;
-        data.claimants.truncate(CLAIMANTS);
-    }
-    let text = serde_json::to_vec(&event).ok();
+    let text = serde_json::to_vec(event).ok();
     text.filter(|text| text.len() <= MAX_ENTRY)
 }
 
@@ -59,16 +49,17 @@ impl Stored {
     }
 
     /// Stores what ended and removes what is raised again and what is beyond the bounds. An end that was assumed before is replaced by
-    /// the one that was seen, which is completed from it.
+    /// the one that was seen, which is completed from it. Returns how many are too large.
     pub(super) fn write<'e>(
         &self,
         events: impl Iterator<Item = &'e mut AnyEvent>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let database = self.store.database()?;
         let result = database
             .begin_write()
             .map_err(StoreError::from)
             .and_then(|write| {
+                let mut too_large = 0;
                 {
                     let mut table = write.open_table(EVENTS)?;
                     let mut ids = write.open_table(IDS)?;
@@ -80,9 +71,15 @@ impl Stored {
                         {
                             event.complete_from(&before);
                         }
-                        if let (Some(key), Some(text)) = (EndedKey::of(event), encode(event)) {
-                            table.insert((key.ended_at.0, id), text.as_slice())?;
-                            ids.insert(id, key.ended_at.0)?;
+                        let Some(key) = EndedKey::of(event) else {
+                            continue;
+                        };
+                        match encode(event) {
+                            Some(text) => {
+                                table.insert((key.ended_at.0, id), text.as_slice())?;
+                                ids.insert(id, key.ended_at.0)?;
+                            }
+                            None => too_large += 1,
                         }
                     }
                     let oldest = self.oldest();
@@ -101,7 +98,8 @@ impl Stored {
                         ids.remove(id)?;
                     }
                 }
-                Ok(write.commit()?)
+                write.commit()?;
+                Ok(too_large)
             });
         if result.is_err() {
             self.store.failed(database);

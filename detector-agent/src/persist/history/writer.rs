@@ -63,15 +63,17 @@ impl HistoryWriter {
             return 0;
         };
         self.unsaved.extend(events);
-        let lost = self.unsaved.len().saturating_sub(UNSAVED);
-        self.unsaved.drain(..lost);
+        let excess = self.unsaved.len().saturating_sub(UNSAVED);
+        self.unsaved.drain(..excess);
+        let mut lost = excess as u64;
         let written = stored.write(self.unsaved.iter_mut());
         // They have more than the sink knew.
         self.unsaved
             .iter()
             .for_each(|event| self.history.note(event));
         match written {
-            Ok(()) => {
+            Ok(too_large) => {
+                lost += too_large;
                 self.unsaved.clear();
                 self.next = Instant::now() + PRUNE;
                 if self.problem.take().is_some() {
@@ -80,7 +82,7 @@ impl HistoryWriter {
             }
             Err(problem) => self.failed(&problem),
         }
-        lost as u64
+        lost
     }
 
     /// When [`HistoryWriter::write`] must be called although nothing ended.
