@@ -268,6 +268,11 @@ pub struct CheckArgs {
     #[arg(long, env = "IPCONFLICT_READINESS", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub readiness: bool,
 
+    /// Show the newest conflicts and anomalies that ended instead, as the agent knows them: exit code 0, or 2 if the history could not
+    /// be read.
+    #[arg(long, env = "IPCONFLICT_HISTORY", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub history: bool,
+
     /// Exit with 1 also for anomalies, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,

@@ -15,6 +15,7 @@ mod envelope;
 pub mod error_chain;
 pub mod explain;
 pub mod guidance;
+pub mod history;
 mod maker;
 pub mod names;
 mod newest;
