@@ -277,6 +277,7 @@ impl Engine {
         }
         let behind = self.mirror.fdb.behind_port(ifindex);
         self.mark_behind_dirty(&behind);
+        self.mark_routed_link_local_dirty(ifindex);
     }
 
     /// Links by which the node takes part in an L2 domain got their first address or route, or lost
