@@ -149,8 +149,9 @@ impl Engine {
     }
 
     /// Whether the namespace behind a device is authoritative may have changed, because of an
-    /// assignment of `by` if that is known: what it refutes now is over for good. A pod can cause
-    /// this at any rate, so only what may depend on it is decided again.
+    /// assignment of `by` if that is known: what it refutes now is over for good, and who owns the address of an open
+    /// conflict may depend on it. A pod can cause this at any rate, so only what may depend on it is decided again, and
+    /// counts as changes of the device's addresses.
     pub(super) fn authority_changed(&mut self, device: IfIndex, by: Option<IpAddr>, at: Timestamp) {
         let context = self.claim_context();
         let depends = |address: &IpAddr| {
@@ -162,11 +163,17 @@ impl Engine {
             facts.is_some_and(|facts| {
                 let mut frames = facts.frames.iter().filter(|f| f.ifindex == device);
                 let mut entries = facts.neighbours.iter().filter(|n| n.ifindex == device);
-                frames.any(|f| context.expires_at(f) <= at) || entries.any(|n| n.confirmed)
+                self.tracked.lifecycle.has_open(*address)
+                    || frames.any(|f| context.expires_at(f) <= at)
+                    || entries.any(|n| n.confirmed)
             })
         };
         let mut dependent = self.mirror.facts.owned_by(Owner::Link(device));
         dependent.retain(depends);
+        if let Some(link) = self.mirror.links.get_mut(device) {
+            link.changes
+                .charge(&self.settings.bounds, at, dependent.len());
+        }
         for address in dependent {
             self.expire_claims(address, at);
         }

@@ -487,3 +487,21 @@ fn conflict_of_two_rightful_pods_is_part_of_no_sweep() {
         "{conflicts:#?}"
     );
 }
+
+#[test]
+fn sweeps_follow_whether_a_namespace_shows_addresses() {
+    let mut node = programs();
+    for n in 1..=4 {
+        node.frames([5, n], &own(n));
+    }
+    let marks = |node: &Node| {
+        let conflicts = node.engine.view().conflicts(node.now).into_iter();
+        conflicts.map(|c| c.sweep.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(&node), [true; 4]);
+    // The oldest claimant owns each address then.
+    node.address_gone(5, "10.7.0.5");
+    assert_eq!(marks(&node), [false; 4]);
+    node.address(5, "10.7.0.5");
+    assert_eq!(marks(&node), [true; 4]);
+}
