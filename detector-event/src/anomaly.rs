@@ -214,6 +214,16 @@ impl AnomalyData {
         data
     }
 
+    /// Whether agents look for its cause.
+    #[must_use]
+    pub fn is_diagnosed(&self) -> bool {
+        let has_causes = matches!(
+            self.kind,
+            AnomalyKind::IpamDrift | AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray
+        );
+        has_causes && self.device.is_some() && self.vlan.is_none()
+    }
+
     /// Whether it ended.
     #[must_use]
     pub fn is_resolved(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
-    AnomalyKind, ConflictScope, IfIndex,
+    AnomalyKind, IfIndex,
     diagnosis::{ClaimantFacts, Facts, FindingKind, Known, Source},
 };
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
@@ -21,13 +21,6 @@ use crate::{
     ipam::IpamSettings,
     pods::{IS_THE_NODE, PathSetting, PodDirectory, PodLookupSettings, SandboxList},
 };
-
-/// The anomalies that are explained.
-const EXPLAINED: [AnomalyKind; 3] = [
-    AnomalyKind::IpamDrift,
-    AnomalyKind::GatewayUnresolved,
-    AnomalyKind::RouteAstray,
-];
 
 /// What is to be explained.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +100,7 @@ impl Collector {
     }
 
     fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if data.scope != ConflictScope::Node || data.vlan.is_some() {
+        if !data.is_diagnosed() {
             return None;
         }
         let device = data.present().find(|claimant| !is_node(claimant));
@@ -123,8 +116,7 @@ impl Collector {
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
-        let device = data.device.as_deref();
-        let device = device.filter(|_| data.vlan.is_none() && EXPLAINED.contains(&data.kind))?;
+        let device = data.device.as_deref().filter(|_| data.is_diagnosed())?;
         let pod = self.pod_on(data.ifindex, data.pod.as_ref());
         let mut routing = Routing::around(data.ifindex);
         let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);

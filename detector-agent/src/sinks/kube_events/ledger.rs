@@ -1,6 +1,6 @@
 //! Which objects have Kubernetes Events about what is active, and what has to be posted next. Pure.
 //!
-//! An Event waits up to [`PATIENCE`] for the pods that it should name, and is posted once. Everything is bounded; beyond a bound
+//! An Event waits up to [`PATIENCE`] for the pods that it should name and for the cause, and is posted once. Everything is bounded; beyond a bound
 //! the oldest is forgotten, so that at worst it has no end.
 
 use std::{
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use super::notices::{Notice, Notices};
 
-/// How long an Event waits for names.
+/// How long an Event waits for names and the cause.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long pods that become known count as those about which an earlier agent posted Events: after a start they are only being looked up.
 const PATIENCE_AFTER_START: Duration = Duration::from_secs(30);
 /// The most conflicts and anomalies with Events.
 const SUBJECTS: usize = 4096;
-/// The most that wait for names; beyond it, the oldest does not wait any longer.
+/// The most that wait; beyond it, the oldest does not wait any longer.
 const WAITING: usize = 512;
 /// The most objects with an Event about one subject.
 const OBJECTS: usize = 256;
@@ -48,7 +48,7 @@ pub(super) struct Ledger {
     subjects: HashMap<SubjectId, HashMap<String, bool>>,
     /// The subjects, oldest first.
     order: VecDeque<SubjectId>,
-    /// What waits for names, oldest first.
+    /// What waits for names or the cause, oldest first.
     waiting: VecDeque<Waiting>,
 }
 

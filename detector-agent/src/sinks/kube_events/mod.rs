@@ -1,7 +1,7 @@
 //! Kubernetes Events about conflicts and anomalies, shown by `kubectl describe` and by event exporters.
 //!
 //! A conflict has an Event on each of its pods, an anomaly one on its pod, and what has no known pod has one on the Node;
-//! a second one follows at the end. An Event waits up to two seconds for the names of other pods. A repetition within 6 minutes is
+//! a second one follows at the end. An Event waits up to two seconds for the names of other pods and for the cause. A repetition within 6 minutes is
 //! counted in the existing Event. After a restart nothing is posted about what an earlier agent has reported, except its end.
 //!
 //! Of an address sweep, the pod that sweeps gets an Event, and the other pods of its conflicts get none.

@@ -3,7 +3,7 @@
 use ::kube::runtime::events::EventType;
 use detector_engine::AnomalyKind;
 use detector_event::{
-    AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod, clean,
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Pod, clean,
     summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -41,7 +41,7 @@ pub(super) struct Notices {
     pub(super) on_pods: Vec<Notice>,
     /// If there is no such pod.
     pub(super) on_node: Notice,
-    /// More pods may become known.
+    /// More pods may become known, or the cause.
     pub(super) is_incomplete: bool,
 }
 
@@ -78,10 +78,12 @@ impl Notice {
 
 impl Notices {
     pub(super) fn of(event: &AnyEvent) -> Self {
-        match event {
+        let mut notices = match event {
             AnyEvent::Conflict(event) => Self::of_conflict(&event.data),
             AnyEvent::Anomaly(event) => Self::of_anomaly(&event.data),
-        }
+        };
+        notices.is_incomplete |= event.awaits_diagnosis();
+        notices
     }
 
     fn of_conflict(data: &ConflictData) -> Self {
@@ -168,7 +170,12 @@ impl Notices {
         let text = if resolved {
             format!("{} on node {}", resolve_reason(data), data.node)
         } else {
-            format!("{}; anomaly {}", data.detail, data.anomaly_id)
+            format!(
+                "{}; anomaly {}{}",
+                data.detail,
+                data.anomaly_id,
+                cause(data.diagnosis.as_deref())
+            )
         };
         let pod = data.pod.as_deref();
         let on_object = |regarding: ObjectReference, related, message: String| Notice {
@@ -250,7 +257,7 @@ fn names<'c>(claimants: impl Iterator<Item = &'c ClaimantData>, omitted: usize) 
     enumeration(names, more).unwrap_or_else(|| "another device".to_owned())
 }
 
-/// The certainty, the receiver of the traffic and the conflict's id.
+/// The certainty, the receiver of the traffic, the conflict's id and its cause.
 fn details(data: &ConflictData, own: Option<&ClaimantData>) -> String {
     let traffic = match (&data.traffic_goes_to, own) {
         (Some(winner), Some(own)) if *winner == own.device => {
@@ -260,10 +267,24 @@ fn details(data: &ConflictData, own: Option<&ClaimantData>) -> String {
         (None, _) => "the node has no route to either".to_owned(),
     };
     format!(
-        "({}); {traffic}; conflict {}",
+        "({}); {traffic}; conflict {}{}",
         data.confidence.name(),
-        data.conflict_id
+        data.conflict_id,
+        cause(data.diagnosis.as_deref())
     )
+}
+
+/// The cause, if it is known.
+fn cause(diagnosis: Option<&DiagnosisData>) -> String {
+    let diagnosis = diagnosis.filter(|diagnosis| diagnosis.has_cause());
+    diagnosis.map_or_else(String::new, |diagnosis| {
+        let summary = diagnosis.summary.trim_end_matches('.');
+        format!(
+            "; cause: {} ({}): {summary}",
+            diagnosis.cause.name(),
+            diagnosis.confidence.name()
+        )
+    })
 }
 
 /// The first bytes of a text, at most `limit`, without a part of a character.

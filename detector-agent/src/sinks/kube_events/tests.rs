@@ -4,9 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use detector_engine::{AnomalyId, AnomalyKind, Network};
+use detector_engine::{AnomalyId, AnomalyKind, Network, diagnosis::Cause};
 use detector_event::{
-    AnyEvent, Change, ChangedField, ClaimantData, Pod, Role, State, SubjectState, Via, samples,
+    AnyEvent, Change, ChangedField, ClaimantData, DiagnosisData, Pod, Role, State, SubjectState,
+    Via, samples,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -38,11 +39,17 @@ fn claimant(device: &str, name: Option<&str>) -> ClaimantData {
     }
 }
 
+/// The cause was looked for, and is not known.
+fn without_cause() -> Option<Arc<DiagnosisData>> {
+    Some(Arc::new(samples::diagnosis(Cause::Unknown, 1)))
+}
+
 fn conflict(change: Change, id: &str, claimants: &[(&str, Option<&str>)]) -> AnyEvent {
     let mut event = samples::event("1", change, id, "10.244.2.10");
     let claimants = claimants.iter().map(|(device, pod)| claimant(device, *pod));
     event.data.claimants = claimants.collect();
     event.data.traffic_goes_to = Some("vetha".to_owned());
+    event.data.diagnosis = without_cause();
     event.into()
 }
 
@@ -53,6 +60,7 @@ fn anomaly(change: Change, kind: AnomalyKind, name: Option<&str>) -> AnyEvent {
         event.data.state = SubjectState::Resolved;
     }
     event.data.pod = name.and_then(pod);
+    event.data.diagnosis = without_cause();
     if kind == AnomalyKind::IpamLeak {
         event.data.device = None;
     }
@@ -125,6 +133,31 @@ fn conflict_of_known_pods_is_posted_at_once() {
     );
     assert_eq!(world.apply(&resolved, now), NONE);
     assert_eq!(world.ledger.next_due(), None);
+}
+
+#[test]
+fn event_waits_two_seconds_for_the_cause() {
+    let now = Instant::now();
+    let mut raised = samples::drift("10.244.2.10");
+    raised.data.pod = pod("a");
+    let mut explained = raised.clone();
+    explained.data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 9).into());
+    let explained = AnyEvent::from(explained).with_change(Change::Updated);
+
+    let mut world = World::default();
+    assert_eq!(world.apply(&raised.clone().into(), now), NONE);
+    assert_eq!(world.apply(&explained, now + SECOND), ["IPAMDrift on a"]);
+    let message = world.message(0);
+    assert!(
+        message.contains("; cause: ipam_state_wiped (proven): "),
+        "{message}"
+    );
+
+    let mut world = World::default();
+    assert_eq!(world.apply(&raised.into(), now), NONE);
+    assert_eq!(world.take_due(now + 2 * SECOND), ["IPAMDrift on a"]);
+    assert!(!world.message(0).contains("cause"), "posted without it");
+    assert_eq!(world.apply(&explained, now + 3 * SECOND), NONE);
 }
 
 #[test]
@@ -221,6 +254,7 @@ fn conflict_with_the_node_waits_for_no_pod_of_it() {
         ..claimant("eth0", None)
     };
     event.data.claimants = vec![claimant("vetha", Some("a")), host];
+    event.data.diagnosis = without_cause();
     assert_eq!(
         world.apply(&event.into(), Instant::now()),
         ["IPConflict on a"]
@@ -367,6 +401,7 @@ fn what_was_held_back_has_no_end() {
 fn messages_keep_the_limits_of_the_api() {
     let mut event = samples::event("1", Change::Raised, "c", "10.244.2.10");
     event.data.network = Network::Vrf("red".to_owned());
+    event.data.diagnosis = without_cause();
     let long = "x".repeat(200);
     event.data.claimants = (0..60)
         .map(|n| claimant(&format!("veth\x1b{n}"), Some(&format!("{n}{long}"))))
