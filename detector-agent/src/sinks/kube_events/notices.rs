@@ -276,15 +276,8 @@ fn details(data: &ConflictData, own: Option<&ClaimantData>) -> String {
 
 /// The cause, if it is known.
 fn cause(diagnosis: Option<&DiagnosisData>) -> String {
-    let diagnosis = diagnosis.filter(|diagnosis| diagnosis.has_cause());
-    diagnosis.map_or_else(String::new, |diagnosis| {
-        let summary = diagnosis.summary.trim_end_matches('.');
-        format!(
-            "; cause: {} ({}): {summary}",
-            diagnosis.cause.name(),
-            diagnosis.confidence.name()
-        )
-    })
+    let text = diagnosis.and_then(DiagnosisData::cause_text);
+    text.map_or_else(String::new, |text| format!("; cause: {text}"))
 }
 
 /// The first bytes of a text, at most `limit`, without a part of a character.
