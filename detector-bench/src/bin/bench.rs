@@ -14,7 +14,7 @@ use detector_bench::{
     peers, pod_lookup,
     ratio::Ratio,
     scale,
-    statistics::latencies,
+    statistics::{latencies, percentile},
     throughput, traffic,
 };
 
@@ -263,6 +263,13 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
                     "ms",
                 )
                 .note("real pods in containerd, looked up through CRI"),
+                Figure::new(
+                    POD_LOOKUP,
+                    "conflict to its cause, all at once after a wipe, p99",
+                    percentile(&lookup.explained_ms, 99.0),
+                    "ms",
+                )
+                .goal(Goal::Below(2_000.0)),
             ];
             figures.extend(latencies(
                 POD_LOOKUP,
