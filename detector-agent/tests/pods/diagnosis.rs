@@ -1,11 +1,11 @@
 //! Why pods have one address, explained with a real containerd and the real `ptp` and `host-local`.
 
-use std::{fs, time::SystemTime};
+use std::{fs, path::PathBuf, time::SystemTime};
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, containerd::Sandbox,
-    event::Conflict, http::TestClient, until,
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, browser::Browser,
+    containerd::Sandbox, event::Conflict, http::TestClient, until,
 };
 use serde_json::{Value, json};
 
@@ -93,6 +93,24 @@ fn wiped_state_is_one_cause_for_all_pods() {
         let timeline = conflict.timeline.iter();
         assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
     }
+    let browser = Browser::start(&node, 9842).unwrap();
+    browser.emulate_screen(1280, 900, false).unwrap();
+    browser.open("http://127.0.0.1:9842/").unwrap();
+    browser
+        .wait("document.querySelectorAll('#anomalies .card').length === 1")
+        .unwrap();
+    browser
+        .wait("document.querySelector('#anomalies h3').innerText === '4 addresses'")
+        .unwrap();
+    browser
+        .eval("document.querySelector('#anomalies details').open = true")
+        .unwrap();
+    browser
+        .wait("document.querySelectorAll('#anomalies details li').length >= 2")
+        .unwrap();
+    let screenshot = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("status-page/wiped.png");
+    browser.screenshot(&screenshot).unwrap();
+    assert_eq!(browser.console_errors().unwrap(), Vec::<String>::new());
 }
 
 #[test]
