@@ -205,7 +205,7 @@ impl Feed {
         chosen.sent(previous, Mode::Lookup)
     }
 
-    /// Whether an address that a pod has beyond its primary ones is looked up: only on the device that has a primary one. A further
+    /// Whether an address that a pod has beyond its primary ones is looked up: only on the device that has a primary one. A secondary
     /// network may have the same range on every node.
     fn may_look_up(&self, candidate: &Candidate) -> bool {
         let device = candidate.device().and_then(|id| self.devices.get(&id));

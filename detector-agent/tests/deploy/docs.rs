@@ -204,7 +204,7 @@ fn documented_bounds_match_the_code() {
     let listed = bounds.claimants_per_conflict;
     row("claimants listed in one conflict", &[listed]);
     row("primary addresses of one pod", &[MAX_PRIMARY_ADDRESSES]);
-    row("further addresses of one device", &[MAX_LOOKUPS]);
+    row("secondary addresses of one device", &[MAX_LOOKUPS]);
 }
 
 /// Links between documents, and files of the repository that they name.

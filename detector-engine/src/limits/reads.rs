@@ -1,7 +1,7 @@
 //! What is to be read again, why, and when.
 //!
 //! The kernel reports a change once, so what was refused at a bound is unknown until it is read again, once there is room. Of
-//! further interfaces and hardware addresses of a pod, notifications do not contain what matters, so the device is read after
+//! internal interfaces and hardware addresses of a pod, notifications do not contain what matters, so the device is read after
 //! each.
 //!
 //! Invariants: at most one entry per device, and one for the node; either is read [`BURST`] times, whatever the reasons, and then
@@ -32,7 +32,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 impl BoundKind {
     /// Whether a snapshot contains what was refused.
     fn is_readable(self) -> bool {
-        !matches!(self, Self::FrameClaims | Self::FurtherAddresses)
+        !matches!(self, Self::FrameClaims | Self::InternalAddresses)
     }
 
     /// Whether what a device's bound refused is in the pod's namespace.

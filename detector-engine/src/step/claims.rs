@@ -74,7 +74,7 @@ impl Engine {
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => match owner {
                 Owner::Link(_) => self.refused(ReadTarget::Node, BoundKind::Assignments),
-                Owner::Peer(peer) | Owner::Further(peer) => {
+                Owner::Peer(peer) | Owner::Internal(peer) => {
                     if let Some(device) = self.mirror.links.index_by_peer(peer) {
                         self.refused(ReadTarget::Device(device), BoundKind::Assignments);
                     }
@@ -93,7 +93,7 @@ impl Engine {
     ) {
         let of_pod = match owner {
             Owner::Link(_) => None,
-            Owner::Peer(peer) | Owner::Further(peer) => {
+            Owner::Peer(peer) | Owner::Internal(peer) => {
                 let Some(device) = self.mirror.links.index_by_peer(peer) else {
                     return;
                 };

@@ -6,8 +6,8 @@ mod bounds;
 mod claimed;
 mod claims;
 mod decide;
-mod further;
 mod gateways;
+mod internal;
 mod loss;
 mod macs;
 mod merge;
@@ -213,7 +213,7 @@ impl Engine {
     /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
     /// concerned is read, at once or later.
     fn may_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
-        self.further_changed(peer, now);
+        self.internal_changed(peer, now);
         self.is_applicable(peer) && self.spend_change(peer, address, now)
     }
 

@@ -137,9 +137,9 @@ impl Engine {
 
     /// A device that stays has lost its peer.
     fn remove_peer_claims(&mut self, device: IfIndex, peer: Peer, at: Timestamp) {
-        // What was seen of an address on a further interface followed from that. Without the interface it would count against
+        // What was seen of an address on an internal interface followed from that. Without the interface it would count against
         // others that share the address.
-        for address in self.mirror.facts.owned_by(Owner::Further(peer)) {
+        for address in self.mirror.facts.owned_by(Owner::Internal(peer)) {
             self.pod_evidence_withdrawn(device, address, at, None);
         }
         for address in self.mirror.facts.remove_peer(peer) {
@@ -271,7 +271,7 @@ impl Engine {
         self.dirty
             .extend(self.mirror.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.mirror.links.pod(ifindex).and_then(|l| l.link.peer) {
-            for owner in [Owner::Peer(peer), Owner::Further(peer)] {
+            for owner in [Owner::Peer(peer), Owner::Internal(peer)] {
                 self.dirty.extend(self.mirror.facts.owned_by(owner));
             }
         }

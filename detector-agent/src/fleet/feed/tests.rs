@@ -174,9 +174,9 @@ fn other_address_on_the_primary_device_is_only_looked_up() {
     let mut on_lo = assigned(1, 6);
     on_lo.is_on_device = false;
     assert_eq!(feed.claims("10.0.0.9", vec![of(on_lo, &pod)]), None);
-    // Another device of the pod, in a further network.
-    let further = of(assigned(2, 6), &pod);
-    assert_eq!(feed.claims("192.168.0.9", vec![further]), None);
+    // Another device of the pod, in a secondary network.
+    let secondary = of(assigned(2, 6), &pod);
+    assert_eq!(feed.claims("192.168.0.9", vec![secondary]), None);
 }
 
 #[test]

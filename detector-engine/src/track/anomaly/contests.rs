@@ -116,7 +116,7 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     let Some(owner) = owner(conflict).filter(|_| is_eligible) else {
         return Vec::new();
     };
-    // Others with certain evidence are further interfaces of the owner's pod, or the conflict would be certain, or share the
+    // Others with certain evidence are internal interfaces of the owner's pod, or the conflict would be certain, or share the
     // address on their `lo`.
     let has_rightful = conflict.present().any(|c| c.rightful == Some(true));
     let is_owner = |c: &Claimant| c.id == owner || (!has_rightful && c.is_certain());
