@@ -274,7 +274,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),
         Observation::Fdb(_) | Observation::FdbGone(_) => Some("fdb"),
         Observation::Route(_)
-        | Observation::RouteBeside(..)
+        | Observation::RouteInserted(..)
         | Observation::RouteGone(_)
         | Observation::RoutingChanged(_) => Some("route"),
         Observation::Frame(frame) => Some(match frame.kind {

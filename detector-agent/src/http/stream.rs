@@ -1,6 +1,6 @@
 //! `/api/v1/events`: server-sent events, one `data:` line per event (`docs/events.md`).
 //!
-//! Three control events besides: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing
+//! Three control events as well: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing
 //! happens, so that a client can tell a dead connection from a quiet node, and `reset` if the client was too slow and
 //! missed events.
 

@@ -218,7 +218,7 @@ fn connections_from_many_addresses_do_not_displace_the_nodes() {
 
 /// Prometheus runs in a pod, too.
 #[test]
-fn a_pod_with_one_connection_is_served_beside_pods_with_many() {
+fn a_pod_with_one_connection_is_served_while_others_have_many() {
     let site = Site::new("fair", 22, 1, &metrics_on_the_node());
     let _clients = site.attack(ENDPOINT, 1000, ClientBehaviour::SlowRequest);
     let prometheus = TestClient::new(site.pods[0].netns(), format!("http://{ENDPOINT}"));

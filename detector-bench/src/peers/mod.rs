@@ -61,7 +61,7 @@ pub fn run(agent: &Path, options: PeerOptions) -> Result<Vec<Figure>> {
     let command = AgentCommand::run(agent);
     let mut figures = Vec::new();
     for peer in program::all(files.path())? {
-        figures.extend(run_beside(&command, peer, options)?);
+        figures.extend(run_with_peer(&command, peer, options)?);
     }
     Ok(figures)
 }
@@ -72,7 +72,7 @@ struct Timed {
     agent_us: f64,
 }
 
-fn run_beside(
+fn run_with_peer(
     command: &AgentCommand,
     peer: PeerCommand,
     options: PeerOptions,

@@ -72,7 +72,7 @@ impl StateKey {
             }
             Observation::Fdb(entry) | Observation::FdbGone(entry) => one(Self::from(entry)),
             Observation::Route(route)
-            | Observation::RouteBeside(route, _)
+            | Observation::RouteInserted(route, _)
             | Observation::RouteGone(route) => one(Self::from(route)),
             Observation::RoutingChanged(RoutingChange::Replaced(place)) => one(Self::Route(*place)),
             Observation::NamespaceIdFreed(_)

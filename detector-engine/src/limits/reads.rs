@@ -202,8 +202,8 @@ impl ReadSchedule {
         }
     }
 
-    /// Whether something that was refused on a device, or of the node, is unknown.
-    pub(crate) fn lacks(&self, ifindex: IfIndex) -> bool {
+    /// Whether what is known about a device is incomplete, because a bound refused something on it or of the node.
+    pub(crate) fn is_incomplete(&self, ifindex: IfIndex) -> bool {
         let targets = [ReadTarget::Device(ifindex), ReadTarget::Node];
         let reads = targets
             .iter()

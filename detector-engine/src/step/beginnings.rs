@@ -25,7 +25,7 @@ impl Engine {
         } else if live
             && self.mirror.links.is_complete()
             && link.is_namespace_readable()
-            && !self.reads.schedule.lacks(link.link.ifindex)
+            && !self.reads.schedule.is_incomplete(link.link.ifindex)
         {
             Beginning::at(at)
         } else {

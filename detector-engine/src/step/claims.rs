@@ -46,7 +46,7 @@ impl Engine {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
                 if was_bare {
-                    self.authority_changed(device, Some(info.address), at);
+                    self.recheck_device_claims(device, Some(info.address), at);
                 }
             }
             StoreOutcome::Refused => {
@@ -109,7 +109,7 @@ impl Engine {
         self.pod_evidence_withdrawn(device, address, at, read);
         self.withdraw_in_namespace(peer.nsid, address, at, read);
         if !self.mirror.facts.has_address_like(peer, address) {
-            self.authority_changed(device, Some(address), at);
+            self.recheck_device_claims(device, Some(address), at);
         }
     }
 
@@ -151,7 +151,12 @@ impl Engine {
     /// Whether the namespace behind a device is authoritative may have changed, because of an
     /// assignment of `by` if that is known: what it refutes now is over for good. A pod can cause
     /// this at any rate, so only what may depend on it is decided again.
-    pub(super) fn authority_changed(&mut self, device: IfIndex, by: Option<IpAddr>, at: Timestamp) {
+    pub(super) fn recheck_device_claims(
+        &mut self,
+        device: IfIndex,
+        by: Option<IpAddr>,
+        at: Timestamp,
+    ) {
         let context = self.claim_context();
         let depends = |address: &IpAddr| {
             let facts = self

@@ -12,7 +12,7 @@ use crate::{
     step::Engine,
     track::{
         Step,
-        conflict_room::RetryTarget,
+        conflict_limit::RetryTarget,
         lifecycle::{Decision, Lifecycle},
     },
 };

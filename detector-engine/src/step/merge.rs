@@ -191,7 +191,7 @@ impl Engine {
                 self.mirror.links.set_peer_mac(device, mac);
                 if known != (access, mac) {
                     self.mark_link_dirty(device);
-                    self.authority_changed(device, None, at);
+                    self.recheck_device_claims(device, None, at);
                 }
             }
             let Some(addresses) = pod.addresses else {

@@ -90,7 +90,7 @@ struct NotedClaims {
     changed: Option<BTreeSet<IpAddr>>,
 }
 
-/// What is due without an observation, besides what [`Tracked`] and [`Reads`] wait for.
+/// What is due without an observation, apart from what [`Tracked`] and [`Reads`] wait for.
 #[derive(Debug, Default)]
 struct Timers {
     expiry: ExpiryQueue,
@@ -169,7 +169,7 @@ impl Engine {
             Observation::Fdb(entry) => self.fdb(entry),
             Observation::FdbGone(entry) => self.fdb_gone(entry),
             Observation::Route(route) => self.route(route, None),
-            Observation::RouteBeside(route, place) => self.route(route, Some(place)),
+            Observation::RouteInserted(route, place) => self.route(route, Some(place)),
             Observation::RouteGone(route) => self.route_gone(&route),
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),

@@ -44,7 +44,7 @@ impl Engine {
         if let Some((older, peer)) = upserted.displaced {
             self.remove_peer_claims(older, peer, step.at);
             self.mark_link_dirty(older);
-            self.authority_changed(older, None, step.at);
+            self.recheck_device_claims(older, None, step.at);
         }
         match upserted.change {
             LinkChange::Unchanged => return,
@@ -110,7 +110,7 @@ impl Engine {
         let runs_again = now.is_some_and(is_running) && !is_running(old);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
             self.remove_peer_claims(ifindex, before, at);
-            self.authority_changed(ifindex, None, at);
+            self.recheck_device_claims(ifindex, None, at);
         }
         if old.kind == LinkKind::Pod && self.mirror.links.pod(ifindex).is_none() {
             self.dirty
@@ -211,7 +211,7 @@ impl Engine {
         self.reads.in_flight.touch(StateKey::Link(device.ifindex));
         self.reads.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);
-        self.authority_changed(device.ifindex, None, step.at);
+        self.recheck_device_claims(device.ifindex, None, step.at);
         step.effects.push(Effect::Attach(device));
     }
 

@@ -134,7 +134,7 @@ fn rejected_event_waits_alone_until_the_receiver_accepts_it() {
             .wait_until(DEADLINE, |p| accepted(p) == 27)
             .unwrap();
         let ids = ids(&posted);
-        // Events of other conflicts are sent beside it.
+        // Events of other conflicts are sent meanwhile.
         let raises = ids.iter().rposition(|id| *id == "bad0");
         assert!(ids.iter().position(|id| *id == "end") > raises, "{ids:?}");
         assert_eq!(ids.iter().filter(|id| **id == "bad1").count(), 3, "{ids:?}");

@@ -44,7 +44,7 @@ pub(crate) enum RetryTarget {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct ConflictRoom {
+pub(crate) struct ConflictLimit {
     open: usize,
     by_claimant: Counts<ClaimantId>,
     /// Addresses whose conflict was rejected, to be decided again when there is room for its class.
@@ -53,7 +53,7 @@ pub(crate) struct ConflictRoom {
     overflowed: BTreeSet<Class>,
 }
 
-impl ConflictRoom {
+impl ConflictLimit {
     /// A conflict with these claimants was opened.
     pub(crate) fn open(&mut self, claimants: &BTreeSet<ClaimantId>) {
         self.open += 1;
