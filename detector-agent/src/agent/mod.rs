@@ -164,7 +164,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let lines_part = lines.is_some().then(|| health.part(Role::Sink, "lines"));
     let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
     if let Some(part) = lines_part {
-        reporter.show_lines(part);
+        reporter.report_lines_health(part);
     }
     let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
     reporter.add_sink(Box::new(diagnosis));

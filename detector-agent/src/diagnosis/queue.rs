@@ -76,7 +76,7 @@ pub(crate) fn queue(explanations: Arc<Explanations>) -> (DiagnosisSink, Findings
 }
 
 impl EventSink for DiagnosisSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         let id = event.subject_id();
         let mut waiting = self.shared.lock();
         let known = waiting.findings.remove(&id);
@@ -92,8 +92,8 @@ impl EventSink for DiagnosisSink {
         self.shared.changed.notify_one();
     }
 
-    fn show(&mut self, state: &AnyEvent) {
-        self.offer(state);
+    fn on_current_state(&mut self, state: &AnyEvent) {
+        self.on_event(state);
     }
 }
 

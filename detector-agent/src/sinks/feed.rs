@@ -79,7 +79,7 @@ impl Default for Feed {
 }
 
 impl EventSink for Feed {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         let mut recent = self.lock();
         if let AnyEvent::Conflict(conflict) = event
             && event.change() == Change::Resolved
@@ -102,8 +102,8 @@ impl EventSink for Feed {
         let _ = recent.sender.send(event);
     }
 
-    fn display(&mut self, event: &AnyEvent) {
-        self.offer(event);
+    fn on_remote_event(&mut self, event: &AnyEvent) {
+        self.on_event(event);
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
         let mut feed = Feed::default();
         let events = events(5);
         for event in &events[..3] {
-            feed.offer(event);
+            feed.on_event(event);
         }
         let mut subscription = feed
             .subscribe(Subscriber::Node, Some(events[0].id()))
@@ -202,7 +202,7 @@ mod tests {
             .map(|k| k.id().to_owned())
             .collect();
         assert_eq!(missed, [events[1].id(), events[2].id()]);
-        feed.offer(&events[3]);
+        feed.on_event(&events[3]);
         assert_eq!(
             subscription.receiver.try_recv().unwrap().id(),
             events[3].id()
@@ -221,7 +221,7 @@ mod tests {
         let pod = Subscriber::Other;
         assert!(feed.subscribe(pod, None).is_some());
         for event in &events(RECENT_EVENTS * 2) {
-            feed.offer(event);
+            feed.on_event(event);
         }
         assert_eq!(feed.resolved().len(), HISTORY);
         assert_eq!(feed.lock().events.len(), RECENT_EVENTS);

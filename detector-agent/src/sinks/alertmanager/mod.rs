@@ -73,7 +73,7 @@ pub struct AlertSink {
 }
 
 impl EventSink for AlertSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         if self
             .changes
             .try_send(AlertInput::Event(event.clone()))

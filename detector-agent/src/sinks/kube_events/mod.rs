@@ -104,14 +104,14 @@ impl KubeEvents {
 }
 
 impl EventSink for KubeEvents {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         if self.queue.try_send(event.clone()).is_err() {
             self.metrics.count_deliveries(SINK, "dropped", 1);
         }
     }
 
-    fn show(&mut self, event: &AnyEvent) {
-        self.offer(event);
+    fn on_current_state(&mut self, event: &AnyEvent) {
+        self.on_event(event);
     }
 }
 

@@ -468,10 +468,10 @@ async fn events_of_an_outage_are_posted_after_it() {
     let mut it = Sink::start();
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     it.api.set_down(true);
-    it.sink.offer(&conflict(Change::Raised, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "c", &both));
     sleep(600 * SECOND).await;
-    it.sink.offer(&conflict(Change::Resolved, "c", &both));
-    it.sink.offer(&conflict(Change::Raised, "d", &both[..1]));
+    it.sink.on_event(&conflict(Change::Resolved, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "d", &both[..1]));
     sleep(600 * SECOND).await;
     assert_eq!(it.count("delivered"), 0);
     let part = it.health.report().pop().unwrap();
@@ -495,10 +495,10 @@ fn leak(id: usize) -> AnyEvent {
     AnyEvent::from(leak).with_change(Change::Raised)
 }
 
-/// Offers these one after another, each posted at once.
+/// Sends these one after another; each is posted at once.
 async fn post_leaks(it: &mut Sink, count: usize) {
     for id in 0..count {
-        it.sink.offer(&leak(id));
+        it.sink.on_event(&leak(id));
         sleep(SECOND).await;
         assert_eq!(it.reasons(NODE).len(), id + 1);
     }
@@ -509,7 +509,7 @@ async fn event_that_cannot_be_posted_delays_no_others() {
     let mut it = Sink::start();
     it.api.fail_all(SHOP);
     let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     sleep(60 * SECOND).await;
     post_leaks(&mut it, 20).await;
     // What fails while others are posted is given up after an hour, and counted.
@@ -530,7 +530,7 @@ async fn event_that_is_not_answered_delays_no_others() {
         .iter()
         .map(|(device, name)| (&**device, Some(&**name)))
         .collect();
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     post_leaks(&mut it, 20).await;
 }
 
@@ -542,7 +542,7 @@ async fn what_waits_for_the_server_is_bounded_and_counted() {
         let name = format!("p{id}");
         let one = [("vetha", Some(&*name))];
         it.sink
-            .offer(&conflict(Change::Raised, &id.to_string(), &one));
+            .on_event(&conflict(Change::Raised, &id.to_string(), &one));
         tokio::task::yield_now().await;
     }
     sleep(60 * SECOND).await;
@@ -558,7 +558,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     let flap = async |it: &mut Sink, id, claimants: &[_]| {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, id, claimants));
+            it.sink.on_event(&conflict(change, id, claimants));
             sleep(SECOND).await;
         }
         it.api.objects(SHOP).len()
@@ -573,7 +573,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     };
     let mut other = Arc::unwrap_or_clone(other);
     other.data.address = "10.244.2.11".parse().unwrap();
-    it.sink.offer(&other.into());
+    it.sink.on_event(&other.into());
     sleep(SECOND).await;
     assert_eq!(it.api.objects(SHOP).len(), 6);
     let third = [("vetha", Some("a")), ("vethb", Some("c"))];
@@ -591,7 +591,7 @@ async fn events_on_one_object_about_one_subject_stay_in_order() {
     it.api.set_down(true);
     for _ in 0..3 {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, "c", &one));
+            it.sink.on_event(&conflict(change, "c", &one));
             sleep(3 * SECOND).await;
         }
     }

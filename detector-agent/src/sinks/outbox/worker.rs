@@ -54,9 +54,9 @@ pub(super) enum OutboxMessage {
 /// State shared with the event loop's side.
 #[derive(Debug)]
 pub(super) struct Backpressure {
-    /// Events offered and not stored yet.
+    /// Events accepted and not stored yet.
     pub(super) queued: AtomicUsize,
-    /// An event was dropped: everything active must be offered again.
+    /// An event was dropped: everything active has to be sent again.
     pub(super) behind: AtomicBool,
 }
 
@@ -348,7 +348,7 @@ impl OutboxWorker {
         let stored = commit_state
             .batch
             .iter()
-            .filter(|input| matches!(input, OutboxInput::Event(_) | OutboxInput::Repeated(_)))
+            .filter(|input| matches!(input, OutboxInput::Event(_) | OutboxInput::Unchanged(_)))
             .count();
         self.publish(changes);
         if stored > 0 {

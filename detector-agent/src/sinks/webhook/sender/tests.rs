@@ -92,7 +92,7 @@ fn send(
     let attempts = LocalSet::new().block_on(&runtime, async {
         let mut outbox = ManualOutbox::new(&metrics);
         for event in events {
-            outbox.offer(event);
+            outbox.report(event);
         }
         outbox.turn();
         let target = Arc::new(Target {
