@@ -34,7 +34,7 @@ use crate::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
         Reporter,
     },
-    fleet::{self, Feed},
+    fleet::{self, ClaimSelector},
     health::{Health, SourceHealth},
     http::{self, Endpoints, HttpError},
     ipam,
@@ -168,7 +168,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     }
     let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
     reporter.add_sink(Box::new(diagnosis));
-    let feed = sinks::Feed::default();
+    let feed = sinks::EventFeed::default();
     reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
         reporter.add_sink(sink);
@@ -211,8 +211,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let fleet = fleet::start(&args.fleet, around, emit).map_err(AgentError::Start)?;
     let fleet_feed = fleet.as_ref().map(|fleet| {
         let shared = &args.common.allow;
-        let feed = Feed::new([shared.as_slice(), &args.fleet.fleet_exclude].concat());
-        FleetFeed::new(feed, fleet.inbox.clone(), Arc::clone(&pods))
+        let claims = ClaimSelector::new([shared.as_slice(), &args.fleet.fleet_exclude].concat());
+        FleetFeed::new(claims, fleet.inbox.clone(), Arc::clone(&pods))
     });
     let (ring, kernel_counters) = kernel.ring.unzip();
     let outputs = Outputs {

@@ -35,19 +35,19 @@ impl Finding {
 
 /// The findings that wait. Bounded by what is open at once.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingFindings {
     findings: BTreeMap<SubjectId, Finding>,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFindings>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingFindings> {
         // A panic while it was held leaves at worst a finding that is not explained.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

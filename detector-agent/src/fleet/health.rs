@@ -48,7 +48,7 @@ pub(super) struct FleetHealth {
     /// Why this agent's Node is not known.
     node_problem: Option<String>,
     refused: Option<(Instant, String)>,
-    shown: Option<(State, String)>,
+    reported: Option<(State, String)>,
     log_budget: LogBudget,
 }
 
@@ -61,7 +61,7 @@ impl FleetHealth {
             are_missing: [false; 3],
             node_problem: None,
             refused: None,
-            shown: None,
+            reported: None,
             log_budget: LogBudget::new(),
         }
     }
@@ -136,8 +136,8 @@ impl FleetHealth {
         self.node_problem = problem;
     }
 
-    /// Shows the state; `is_ready` once this agent's Node is known and the conflicts were listed.
-    pub(super) fn show(&mut self, counts: Counts, is_ready: bool) {
+    /// Reports the state; `is_ready` once this agent's Node is known and the conflicts were listed.
+    pub(super) fn report(&mut self, counts: Counts, is_ready: bool) {
         let now = Instant::now();
         if let Some((at, _)) = self.refused
             && now.saturating_duration_since(at) > REFUSED_FOR
@@ -177,9 +177,9 @@ impl FleetHealth {
         } else {
             (State::Starting, "connecting".to_owned())
         };
-        if self.shown.as_ref() != Some(&state) {
+        if self.reported.as_ref() != Some(&state) {
             self.part.set(state.0, state.1.clone());
-            self.shown = Some(state);
+            self.reported = Some(state);
         }
     }
 }
@@ -202,8 +202,8 @@ mod tests {
         (health, FleetHealth::new(part, "a".to_owned()))
     }
 
-    fn shown(health: &Health, fleet: &mut FleetHealth) -> (State, String) {
-        fleet.show(Counts::default(), true);
+    fn reported(health: &Health, fleet: &mut FleetHealth) -> (State, String) {
+        fleet.report(Counts::default(), true);
         let part = health.report().pop().unwrap();
         (part.state, part.detail)
     }
@@ -217,17 +217,17 @@ mod tests {
         let (health, mut fleet) = fleet();
         let sent_at = Instant::now();
         fleet.fails(Way::Requests, sent_at, &away("first"));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
         advance(3 * SECOND).await;
         fleet.fails(Way::Requests, Instant::now(), &away("first"));
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Failed);
         assert!(detail.contains("first"), "{detail}");
         fleet.fails(Way::Requests, Instant::now(), &away("second"));
-        let (_, detail) = shown(&health, &mut fleet);
+        let (_, detail) = reported(&health, &mut fleet);
         assert!(detail.contains("second"), "{detail}");
         assert!(fleet.works(Way::Requests) && !fleet.works(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[tokio::test(start_paused = true)]
@@ -238,7 +238,7 @@ mod tests {
             advance(3 * SECOND).await;
         }
         assert!(!fleet.works(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+        assert_eq!(reported(&health, &mut fleet).0, State::Failed);
     }
 
     #[tokio::test(start_paused = true)]
@@ -246,13 +246,13 @@ mod tests {
         let (health, mut fleet) = fleet();
         let refusal = Problem::Rejected("denied".to_owned());
         fleet.fails(Way::Requests, Instant::now(), &refusal);
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Degraded);
         assert!(detail.contains("denied"), "{detail}");
         advance(599 * SECOND).await;
-        assert_eq!(shown(&health, &mut fleet).0, State::Degraded);
+        assert_eq!(reported(&health, &mut fleet).0, State::Degraded);
         advance(2 * SECOND).await;
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
@@ -262,29 +262,29 @@ mod tests {
             fleet.fails(way, Instant::now(), &Problem::NoSuchResource);
         }
         assert!(fleet.found(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+        assert_eq!(reported(&health, &mut fleet).0, State::Failed);
         assert!(fleet.found(Way::Watch) && !fleet.found(Way::Watch));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
     fn node_that_cannot_be_read_is_shown_until_it_can() {
         let (health, mut fleet) = fleet();
-        fleet.show(Counts::default(), false);
+        fleet.report(Counts::default(), false);
         assert_eq!(health.report().pop().unwrap().state, State::Starting);
         fleet.node(Some("denied".to_owned()));
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Failed);
         assert!(detail.contains("the Node a: denied"), "{detail}");
         fleet.node(None);
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
     fn changed_numbers_are_shown() {
         let (health, mut fleet) = fleet();
         assert_eq!(
-            shown(&health, &mut fleet).1,
+            reported(&health, &mut fleet).1,
             "0 addresses and ranges registered"
         );
         let counts = Counts {
@@ -292,7 +292,7 @@ mod tests {
             waiting: 2,
             ..Counts::default()
         };
-        fleet.show(counts, true);
+        fleet.report(counts, true);
         let detail = health.report().pop().unwrap().detail;
         assert_eq!(detail, "1 address or range registered; 2 to be updated");
     }

@@ -5,7 +5,7 @@
 
 pub mod alertmanager;
 pub mod client;
-pub(crate) mod feed;
+pub(crate) mod event_feed;
 pub mod filter;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -24,7 +24,7 @@ use std::fmt;
 
 use detector_event::AnyEvent;
 
-pub use feed::Feed;
+pub use event_feed::EventFeed;
 
 /// Receives events on the event loop's thread. Must return at once: a sink that sends over a network does so from a
 /// queue of its own.

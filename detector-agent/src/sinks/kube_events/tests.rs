@@ -83,13 +83,13 @@ impl World {
     }
 
     fn message(&self, position: usize) -> &str {
-        &self.last[position].notice.message
+        &self.last[position].object_event.message
     }
 }
 
 fn text(request: &Request) -> String {
-    let object = request.notice.regarding.name.as_deref().unwrap();
-    format!("{} on {object}", request.notice.reason)
+    let object = request.object_event.regarding.name.as_deref().unwrap();
+    format!("{} on {object}", request.object_event.reason)
 }
 
 const NONE: [&str; 0] = [];
@@ -113,7 +113,7 @@ fn conflict_of_known_pods_is_posted_at_once() {
             message.contains(other) && message.contains(traffic),
             "{message}"
         );
-        let related = world.last[position].notice.related.as_ref().unwrap();
+        let related = world.last[position].object_event.related.as_ref().unwrap();
         assert!(other.contains(related.name.as_deref().unwrap()));
     }
     let updated = conflict(Change::Updated, "c", &both);
@@ -144,7 +144,7 @@ fn event_waits_two_seconds_for_names() {
         world
             .last
             .iter()
-            .all(|r| !r.notice.message.contains("unknown"))
+            .all(|r| !r.object_event.message.contains("unknown"))
     );
 
     // The name comes too late.
@@ -187,7 +187,7 @@ fn conflict_between_unknown_pods_is_on_the_node() {
         NONE
     );
     assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on node-1"]);
-    let node = &world.last[0].notice;
+    let node = &world.last[0].object_event;
     assert_eq!(
         (
             node.regarding.namespace.as_deref(),
@@ -374,8 +374,8 @@ fn messages_keep_the_limits_of_the_api() {
     let requests = Ledger::default().apply(&event.into(), Instant::now());
     assert_eq!(requests.len(), 60);
     for request in requests {
-        let message = &request.notice.message;
-        assert!(message.len() <= 1024 && request.notice.about.len() <= 128);
+        let message = &request.object_event.message;
+        assert!(message.len() <= 1024 && request.object_event.about.len() <= 128);
         assert!(
             message.starts_with("10.244.2.10 (vrf:red) on veth"),
             "{message}"

@@ -58,13 +58,13 @@ struct Recent {
 
 /// Distributes events to event streams. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub struct EventFeed {
     recent: Arc<Mutex<Recent>>,
     node_permits: Arc<Semaphore>,
     other_permits: Arc<Semaphore>,
 }
 
-impl Default for Feed {
+impl Default for EventFeed {
     fn default() -> Self {
         Self {
             recent: Arc::new(Mutex::new(Recent {
@@ -78,7 +78,7 @@ impl Default for Feed {
     }
 }
 
-impl EventSink for Feed {
+impl EventSink for EventFeed {
     fn on_event(&mut self, event: &AnyEvent) {
         let mut recent = self.lock();
         if let AnyEvent::Conflict(conflict) = event
@@ -126,7 +126,7 @@ pub(crate) struct Subscription {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Feed {
+impl EventFeed {
     fn lock(&self) -> MutexGuard<'_, Recent> {
         // No code panics while holding the lock.
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_resuming_subscriber_gets_every_event_once() {
-        let mut feed = Feed::default();
+        let mut feed = EventFeed::default();
         let events = events(5);
         for event in &events[..3] {
             feed.on_event(event);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn subscribers_and_history_are_bounded() {
-        let mut feed = Feed::default();
+        let mut feed = EventFeed::default();
         let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
             .map(|_| feed.subscribe(Subscriber::Node, None).unwrap())
             .collect();

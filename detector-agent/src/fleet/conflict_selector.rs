@@ -1,6 +1,6 @@
 //! Which conflicts within this node are published as `IPConflict`s, so that `kubectl get ipconflicts` lists all of the cluster. Pure.
 //!
-//! Level-triggered: [`ConflictFeed::update`] takes all open conflicts of an address and returns what changed since the last time.
+//! Level-triggered: [`ConflictSelector::update`] takes all open conflicts of an address and returns what changed since the last time.
 //!
 //! Invariants:
 //! - at most [`MAX_PUBLISHED`] conflicts of a node are published at once, however many its pods cause;
@@ -33,7 +33,7 @@ pub struct ConflictUpdate {
 
 /// Decides which conflicts are published.
 #[derive(Debug, Default)]
-pub struct ConflictFeed {
+pub struct ConflictSelector {
     published: BTreeMap<IpAddr, Published>,
     /// A conflict found no room.
     has_refused: bool,
@@ -54,7 +54,7 @@ fn object_name(conflict: &Conflict) -> String {
     format!("{address}-{:08x}", conflict.id.0 >> 96)
 }
 
-impl ConflictFeed {
+impl ConflictSelector {
     /// The open conflicts of an address as they are now. Returns the changes to send.
     pub fn update(
         &mut self,

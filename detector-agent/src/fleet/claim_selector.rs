@@ -4,7 +4,7 @@
 //! cache or the API knows them. What a pod assigned to itself beyond those is only looked up, because otherwise it could take addresses
 //! of others in the registry. What was only heard in frames is neither.
 //!
-//! Level-triggered: [`Feed::update`] compares what is to be registered of an address with what was sent last.
+//! Level-triggered: [`ClaimSelector::update`] compares what is to be registered of an address with what was sent last.
 //!
 //! Invariants:
 //! - nothing is registered by guess: without a pod, or without its primary addresses, nothing is;
@@ -23,7 +23,7 @@ use detector_event::Pod;
 use detector_fleet::{LocalClaim, Mode, Subject, objects::Party};
 use ipnet::IpNet;
 
-use super::FeedUpdate;
+use super::ClaimUpdate;
 
 /// A device by index and generation.
 type DeviceId = (IfIndex, u64);
@@ -40,13 +40,13 @@ pub struct Candidate {
     pub claim: CertainClaim,
     /// The pod behind the device.
     pub pod: Option<Arc<Pod>>,
-    /// Nothing more is to be expected about the pod. Matters only before the feed is complete.
+    /// Nothing more is to be expected about the pod. Matters only before the selection is complete.
     pub is_settled: bool,
 }
 
 /// Decides what is registered.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct ClaimSelector {
     /// What is not registered: shared addresses and excluded ranges.
     excluded: Vec<IpNet>,
     addresses: HashMap<IpAddr, AddressState>,
@@ -100,8 +100,8 @@ struct LookedUp {
     ended: Option<Timestamp>,
 }
 
-impl Feed {
-    /// A feed that never registers what is in `excluded`.
+impl ClaimSelector {
+    /// A selector that never registers what is in `excluded`.
     #[must_use]
     pub fn new(excluded: Vec<IpNet>) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Feed {
         now: Timestamp,
         address: IpAddr,
         mut candidates: Vec<Candidate>,
-    ) -> Option<FeedUpdate> {
+    ) -> Option<ClaimUpdate> {
         if self.excluded.iter().any(|net| net.contains(&address)) {
             candidates.clear();
         }
@@ -131,7 +131,7 @@ impl Feed {
         if state != AddressState::default() {
             self.addresses.insert(address, state);
         }
-        (before != after).then_some(FeedUpdate {
+        (before != after).then_some(ClaimUpdate {
             subject: Subject::Address(address),
             claim: after,
         })
@@ -288,7 +288,7 @@ impl Feed {
         pool: PoolId,
         source: &str,
         ranges: impl IntoIterator<Item = IpNet>,
-    ) -> Vec<FeedUpdate> {
+    ) -> Vec<ClaimUpdate> {
         if let Some(awaited) = &mut self.start.awaited_pools {
             awaited.remove(&pool);
         }
@@ -305,7 +305,7 @@ impl Feed {
         for range in &wanted {
             if !self.ranges.contains_key(range) {
                 self.ranges.insert(*range, now);
-                updates.push(FeedUpdate {
+                updates.push(ClaimUpdate {
                     subject: Subject::range(*range),
                     claim: Some(LocalClaim {
                         party: Party {
@@ -323,7 +323,7 @@ impl Feed {
         let gone = self
             .ranges
             .extract_if(.., |range, _| !wanted.contains(range));
-        updates.extend(gone.map(|(range, _)| FeedUpdate {
+        updates.extend(gone.map(|(range, _)| ClaimUpdate {
             subject: Subject::range(range),
             claim: None,
         }));
@@ -343,7 +343,7 @@ impl Feed {
         self.start.is_complete
     }
 
-    /// The addresses that keep the feed from being complete.
+    /// The addresses that keep the selection from being complete.
     #[must_use]
     pub fn undecided(&self) -> Vec<IpAddr> {
         self.start.undecided.iter().copied().collect()
