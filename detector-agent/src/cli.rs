@@ -430,14 +430,14 @@ pub(crate) fn parse_duration_within(
         Ok(duration) if range.contains(&duration) => Ok(duration),
         Ok(_) => Err(format!(
             "must be between {} and {}",
-            shown(*range.start()),
-            shown(*range.end())
+            format_bound(*range.start()),
+            format_bound(*range.end())
         )),
         Err(_) => Err("expected a duration such as 90s or 10m".to_owned()),
     }
 }
 
-fn shown(duration: Duration) -> String {
+fn format_bound(duration: Duration) -> String {
     const DAY: u64 = 24 * 60 * 60;
     match duration.as_secs() {
         seconds if seconds >= DAY && seconds % DAY == 0 => format!("{}d", seconds / DAY),

@@ -325,8 +325,8 @@ impl Metrics {
         self.deliveries.get_or_create(&labels).inc_by(events);
     }
 
-    /// Shows how many events wait for a sink, and how many are parked.
-    pub fn show_queue(&self, sink: &str, pending: usize, parked: usize) {
+    /// Sets how many events wait for a sink, and how many are parked.
+    pub fn set_queue(&self, sink: &str, pending: usize, parked: usize) {
         let labels = Sink {
             sink: sink.to_owned(),
         };
@@ -366,13 +366,13 @@ impl Metrics {
                     #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
                     latency.observe(data.latency_us as f64 / 1e6);
                 }
-                self.show_conflict(data);
+                self.set_conflict_info(data);
             }
-            AnyEvent::Anomaly(event) => self.show_anomaly(&event.data),
+            AnyEvent::Anomaly(event) => self.set_anomaly_info(&event.data),
         }
     }
 
-    fn show_conflict(&self, data: &ConflictData) {
+    fn set_conflict_info(&self, data: &ConflictData) {
         self.swept.update(data);
         if data.is_resolved() {
             self.conflict_info.remove(data.conflict_id);
@@ -409,7 +409,7 @@ impl Metrics {
             .set(data.conflict_id, series, data.claimants_omitted);
     }
 
-    fn show_anomaly(&self, data: &AnomalyData) {
+    fn set_anomaly_info(&self, data: &AnomalyData) {
         if data.is_resolved() {
             self.anomaly_info.remove(data.anomaly_id);
             return;
