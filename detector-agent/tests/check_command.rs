@@ -146,7 +146,7 @@ fn node_without_pods_is_inconclusive_unless_that_is_allowed() {
     }
 }
 
-/// Two pods of which one claims the other's address in a frame.
+/// Two pods; one claims the other's address in a frame.
 fn spoofed(node: &Node) -> (Vec<Pod>, Agent) {
     let specs = [
         PodSpec::new("vetha").address("10.244.2.10/32").host_route(),

@@ -1,17 +1,4 @@
-//! Assembles the agent from its parts, starts them and stops them.
-//!
-//! ```text
-//! main thread (tokio)        signals, pod lookups, senders of the sinks
-//! thread "event-loop"        kernel → engine → events; never blocks
-//! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
-//! thread "first-read"        reads the node while the programs are loaded
-//! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
-//! thread "fleet"             compares addresses across nodes; may wait for an API
-//! thread "outbox"            stores events before they are sent; waits for the disk
-//! thread "persist"           persists what is open; waits for the disk
-//! thread "http"              HTTP endpoints for clients on the node; a slow client delays nothing else
-//! thread "http-remote"       the same for all other clients
-//! ```
+//! Assembles the agent from its parts, starts them and stops them. Its threads are listed in ARCHITECTURE.md.
 //!
 //! Every thread is started by [`threads::spawn`].
 
@@ -348,7 +335,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 fn take_lock(args: &RunArgs, selector: &DeviceSelector) -> Result<Instance, AgentError> {
     Instance::take(&args.lock.run_dir).map_err(|error| match error {
         InstanceError::Taken(_) => error.into(),
-        // Without privileges the directory is out of reach, too; then it is the capability that has to be named.
+        // Without privileges the directory is out of reach as well; the error has to name the capability.
         error => kernel::check_privileges(args, selector)
             .err()
             .unwrap_or_else(|| error.into()),

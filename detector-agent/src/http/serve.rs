@@ -218,8 +218,8 @@ async fn answer(
     slot: SlotHandle,
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Truncated>>, Infallible> {
-    // A connection that waits may give way to another one. Without a pause, too, one request of each connection in turn,
-    // also if a client sends many at once.
+    // A waiting connection may be replaced by another one. Even without a pause, one request of each connection in turn,
+    // even if a client sends many at once.
     pause(&app, slot.client()).await;
     yield_now().await;
     let answering = slot.answer();

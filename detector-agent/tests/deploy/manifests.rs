@@ -125,7 +125,7 @@ fn comparable(mut documents: Vec<Value>) -> Vec<Value> {
     in_order(documents)
 }
 
-/// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted, too.
+/// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted as well.
 fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
     for document in &mut documents {
         let container = ["spec", "template", "spec", "containers", "0"];

@@ -216,7 +216,7 @@ fn connections_from_many_addresses_do_not_displace_the_nodes() {
     }
 }
 
-/// Prometheus runs in a pod, too.
+/// Prometheus runs in a pod as well.
 #[test]
 fn a_pod_with_one_connection_is_served_while_others_have_many() {
     let site = Site::new("fair", 22, 1, &metrics_on_the_node());

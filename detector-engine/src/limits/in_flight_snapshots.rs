@@ -51,7 +51,7 @@ pub(crate) enum StateKey {
 }
 
 impl StateKey {
-    /// The items of which an observation is a live update. What follows for others is touched where it is applied.
+    /// The items that an observation updates live. What follows for others is touched where it is applied.
     pub(crate) fn of(observation: &Observation) -> [Option<Self>; 2] {
         let one = |key| [Some(key), None];
         let assignment = |owner, id: AssignmentId| {

@@ -214,7 +214,7 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+    #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
     use super::*;
 

@@ -157,8 +157,8 @@ pub enum Observation {
 pub struct PodsKnown {
     /// What matters for claims, by device (index and generation).
     pub records: Vec<(IfIndex, u64, KnownPod)>,
-    /// The devices (index and generation) of which the pod itself became known or changed: what is open about them is
-    /// reported anew.
+    /// The devices (index and generation) whose pod became known or changed: what is open about them is reported
+    /// again.
     pub devices: Vec<(IfIndex, u64)>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A few devices that contest each other's addresses must not use up the room for conflicts of others. Only a conflict all of
 //! whose claimants already take part in [`Bounds::conflicts_per_device`] others counts against
-//! [`Bounds::open_conflicts`], of which observed ones may use three quarters. Any other is admitted up to
+//! [`Bounds::open_conflicts`]; observed ones may use three quarters of it. Any other is admitted up to
 //! [`Bounds::all_open_conflicts`].
 
 use std::{

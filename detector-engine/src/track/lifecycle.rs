@@ -1,8 +1,8 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
-//! Invariants: a conflict is raised and resolved in turn and keeps its id, also if it [begins again](crate::track::repeats) within a
-//! minute; between two updates is at least [`Settings::update_interval`](crate::Settings), at the end of which the last change is
-//! reported; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
+//! Invariants: a conflict is raised and resolved in turn and keeps its id, even if it [begins again](crate::track::repeats) within a
+//! minute; between two updates is at least [`Settings::update_interval`](crate::Settings), and the last change is reported at
+//! its end; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
 //! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
 //! known afterwards is no change: a new conflict is one event.
 

@@ -189,7 +189,7 @@ fn stolen_mac_names_its_pod_and_the_other_port() {
     );
 }
 
-/// The victim sends, too: its packets are stolen one by one.
+/// The victim sends as well: its packets are stolen one by one.
 #[test]
 fn mac_that_moves_again_and_again_is_one_finding() {
     let mut node = node(bridge_dump());

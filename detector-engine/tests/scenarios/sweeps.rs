@@ -36,7 +36,7 @@ fn sweep(node: &mut Node, sweeper: IfIndex, victims: impl IntoIterator<Item = If
     }
 }
 
-/// Nine pods, of which the last claims the addresses of the first `contested`.
+/// Nine pods; the last claims the addresses of the first `contested`.
 fn swept(contested: IfIndex) -> Node {
     let mut node = pods(9, Settings::default());
     sweep(&mut node, 9, 1..=contested);

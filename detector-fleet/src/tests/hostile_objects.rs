@@ -142,7 +142,7 @@ fn conflicts_about_what_this_node_does_not_have_take_bounded_memory() {
     }
     assert!(a.protocol.entries.len() <= machine::MAX_CONNECTED + 1);
     assert!(a.protocol.counts().unusable_objects > 0, "it is counted");
-    // What the node has is registered all the same.
+    // What the node has is still registered.
     let call = (0..100).find_map(|_| a.next().filter(|call| call.subject == address()));
     assert!(matches!(call.unwrap().request, Request::CreateClaim(_)));
 }

@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// The Node is deleted; its claims with it, and the conflicts of which no claimant's Node is left.
+    /// The Node is deleted; its claims with it, and the conflicts without a claimant whose Node is left.
     pub(super) fn delete_node(&mut self, node: &str) {
         self.nodes.remove(node);
         self.claims

@@ -194,7 +194,7 @@ impl ApiServer {
         self.state.update(|state| state.respond(&request))
     }
 
-    /// A list that goes on until the client closes the connection or the test switches it off.
+    /// A list that continues until the client closes the connection or the test switches it off.
     fn endless_list(&self) -> ResponseBody {
         let start = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
         let blank = Bytes::from(vec![b' '; 1 << 20]);

@@ -195,7 +195,7 @@ impl Ledger {
     }
 }
 
-/// Whether nobody can have posted an Event about it: it was raised, or is no longer part of a sweep.
+/// Whether no agent can have posted an Event about it: it was raised, or is no longer part of a sweep.
 fn begins(event: &AnyEvent) -> bool {
     let left_sweep = matches!(event, AnyEvent::Conflict(event) if event.data.changed.contains(&ChangedField::Sweep));
     left_sweep || event.change() == Change::Raised

@@ -107,11 +107,11 @@ fn by_device(contests: &[Contest]) -> impl Iterator<Item = (&Contest, DeviceKey)
 
 /// The devices that contest the address of a conflict: those of all claimants but the owner. If a record gives the address
 /// to one claimant, that is the owner; otherwise one with certain evidence is, else the oldest whose stack is not the kernel's
-/// (frames are all that it can show), else the oldest. Without a single owner nobody contests, since a sweep hides the conflict.
+/// (frames are all that it can show), else the oldest. Without a single owner no device contests, since a sweep hides the conflict.
 fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     let is_eligible = conflict.kind != ConflictKind::Flapping
         && conflict.confidence == Confidence::Observed
-        // One that is not listed may be anybody.
+        // One that is not listed may be any device.
         && conflict.claimants_omitted == 0;
     let Some(owner) = owner(conflict).filter(|_| is_eligible) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What is pending of one conflict: at most two events, of which only the second one is replaced.
+//! What is pending of one conflict: at most two events; only the second one is replaced.
 
 use std::{sync::Arc, time::Duration};
 

@@ -18,7 +18,7 @@ use crate::{
     sinks::outbox::manual::ManualOutbox,
 };
 
-/// One attempt: when, of which event, and how many were in progress.
+/// One attempt: its time, its event, and how many were in progress.
 #[derive(Clone, Debug)]
 struct AttemptRecord {
     at: Duration,
