@@ -20,14 +20,14 @@ use crate::{
 /// What is open. Bounded by the fleet, which reports only addresses and ranges of this node.
 #[derive(Debug, Default)]
 pub(super) struct FleetConflicts {
-    conflicts: BTreeMap<ConflictId, Open<Conflict>>,
-    overlaps: BTreeMap<AnomalyId, Open<Anomaly>>,
+    conflicts: BTreeMap<ConflictId, OpenFinding<Conflict>>,
+    overlaps: BTreeMap<AnomalyId, OpenFinding<Anomaly>>,
     /// What the previous run had reported is not known yet.
     awaits_restored: bool,
 }
 
 #[derive(Debug)]
-struct Open<T> {
+struct OpenFinding<T> {
     item: T,
     /// The events about it come from this agent.
     is_reported: bool,
@@ -35,7 +35,7 @@ struct Open<T> {
     is_restored: bool,
 }
 
-impl<T> Open<T> {
+impl<T> OpenFinding<T> {
     fn new(item: T, report: &Report, is_restored: bool) -> Self {
         Self {
             item,
@@ -77,7 +77,7 @@ impl FleetConflicts {
             conflict.reported = previous.item.reported;
         }
         if !report.is_resolved {
-            let open = Open::new(conflict.clone(), report, self.awaits_restored);
+            let open = OpenFinding::new(conflict.clone(), report, self.awaits_restored);
             self.conflicts.insert(conflict.id, open);
         }
         // First: a reader of an event finds it counted.
@@ -140,7 +140,7 @@ impl FleetConflicts {
     }
 }
 
-fn count_reported<K, T>(open: &BTreeMap<K, Open<T>>) -> usize {
+fn count_reported<K, T>(open: &BTreeMap<K, OpenFinding<T>>) -> usize {
     open.values().filter(|open| open.is_reported).count()
 }
 
@@ -155,7 +155,7 @@ enum Step {
     ReportState,
 }
 
-fn step<T>(report: &Report, previous: Option<&Open<T>>) -> Step {
+fn step<T>(report: &Report, previous: Option<&OpenFinding<T>>) -> Step {
     // Since this agent started.
     let was_known = previous.is_some_and(|open| !open.is_restored);
     let change = match (report.is_resolved, report.is_update) {
@@ -208,7 +208,7 @@ impl Core {
             is_same = previous.item.overlap == overlap.overlap;
         }
         if !report.is_resolved {
-            let open = Open::new(overlap.clone(), report, self.fleet.awaits_restored);
+            let open = OpenFinding::new(overlap.clone(), report, self.fleet.awaits_restored);
             self.fleet.overlaps.insert(overlap.id, open);
         }
         self.set_anomalies_active();
@@ -242,8 +242,8 @@ mod tests {
     use super::*;
     use crate::{pods::PodLookups, sinks::EventSink};
 
-    fn open(report: &Report) -> Open<()> {
-        Open::new((), report, false)
+    fn open(report: &Report) -> OpenFinding<()> {
+        OpenFinding::new((), report, false)
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let mut report = samples::report("10.0.0.1");
         report.is_update = true;
         let known = open(&report);
-        let restored = Open {
+        let restored = OpenFinding {
             is_restored: true,
             ..open(&report)
         };
@@ -292,7 +292,7 @@ mod tests {
         report.is_update = true;
         let address = IpAddr::from([10, 0, 0, 1]);
         let conflict = fleet::conflict(&report, address, "node-b", &clock::moment());
-        let open = Open::new(conflict.clone(), &report, fleet.awaits_restored);
+        let open = OpenFinding::new(conflict.clone(), &report, fleet.awaits_restored);
         fleet.conflicts.insert(conflict.id, open);
         fleet.finish_restore();
         assert!(fleet.is_restored());

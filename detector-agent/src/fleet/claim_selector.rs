@@ -56,12 +56,12 @@ pub struct ClaimSelector {
     ranges_by_pool: BTreeMap<PoolId, BTreeSet<IpNet>>,
     /// The ranges that were sent, with their beginning.
     ranges: BTreeMap<IpNet, Timestamp>,
-    start: Start,
+    start: InitialSelection,
 }
 
 /// What is missing until all claims that the node had at the start are fed.
 #[derive(Debug, Default)]
-struct Start {
+struct InitialSelection {
     is_complete: bool,
     /// Addresses about whose pods more is to be expected.
     undecided: BTreeSet<IpAddr>,
@@ -73,11 +73,11 @@ struct Start {
 struct AddressState {
     /// The devices that have it as a primary address of their pod.
     primary_on: Vec<DeviceId>,
-    sent: Option<Sent>,
+    sent: Option<SentClaim>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Sent {
+struct SentClaim {
     device: DeviceId,
     /// When each certain evidence was first seen.
     evidence: Vec<Timestamp>,
@@ -88,14 +88,14 @@ struct Sent {
 struct DeviceState {
     /// How many primary addresses of its pod it has.
     primaries: usize,
-    lookups: Vec<LookedUp>,
+    lookups: Vec<LookedUpAddress>,
     /// An address found no room in `lookups`.
     has_refused: bool,
 }
 
 /// An address that is looked up, or was a short time ago.
 #[derive(Debug)]
-struct LookedUp {
+struct LookedUpAddress {
     address: IpAddr,
     ended: Option<Timestamp>,
 }
@@ -125,7 +125,7 @@ impl ClaimSelector {
         let primary_on = self.note_primaries(address, previous.primary_on, &candidates);
         let sent = self.choose(now, address, previous.sent.as_ref(), &candidates);
         self.end_lookup(now, address, previous.sent.as_ref(), sent.as_ref());
-        let claim = |sent: &Option<Sent>| sent.as_ref().map(|sent| sent.claim.clone());
+        let claim = |sent: &Option<SentClaim>| sent.as_ref().map(|sent| sent.claim.clone());
         let (before, after) = (claim(&previous.sent), claim(&sent));
         let state = AddressState { primary_on, sent };
         if state != AddressState::default() {
@@ -184,9 +184,9 @@ impl ClaimSelector {
         &mut self,
         now: Timestamp,
         address: IpAddr,
-        previous: Option<&Sent>,
+        previous: Option<&SentClaim>,
         candidates: &[Candidate],
-    ) -> Option<Sent> {
+    ) -> Option<SentClaim> {
         let is_previous = |c: &Candidate| previous.is_some_and(|p| Some(p.device) == c.device());
         let rank = |c: &&Candidate| {
             let traffic = c.claim.receives_traffic;
@@ -228,7 +228,7 @@ impl ClaimSelector {
         let has_room =
             state.lookups.len() < MAX_LOOKUPS && state.lookups.iter().all(|l| l.address != address);
         if has_room {
-            state.lookups.push(LookedUp {
+            state.lookups.push(LookedUpAddress {
                 address,
                 ended: None,
             });
@@ -242,10 +242,10 @@ impl ClaimSelector {
         &mut self,
         now: Timestamp,
         address: IpAddr,
-        before: Option<&Sent>,
-        after: Option<&Sent>,
+        before: Option<&SentClaim>,
+        after: Option<&SentClaim>,
     ) {
-        let looked_up_on = |sent: Option<&Sent>| {
+        let looked_up_on = |sent: Option<&SentClaim>| {
             let sent = sent.filter(|sent| sent.claim.mode == Mode::Lookup);
             sent.map(|sent| sent.device)
         };
@@ -364,7 +364,7 @@ impl ClaimSelector {
 
 impl DeviceState {
     fn drop_ended(&mut self, now: Timestamp) {
-        let is_over = |l: &LookedUp| l.ended.is_some_and(|at| now.since(at) >= LOOKUP_PAUSE);
+        let is_over = |l: &LookedUpAddress| l.ended.is_some_and(|at| now.since(at) >= LOOKUP_PAUSE);
         self.lookups.retain(|lookup| !is_over(lookup));
     }
 }
@@ -388,7 +388,7 @@ impl Candidate {
 
     /// The claim, as the continuation of the previous one if some evidence was there all the time. A pod may change its hardware address
     /// as often as it likes, so the first one stays.
-    fn sent(&self, previous: Option<&Sent>, mode: Mode) -> Option<Sent> {
+    fn sent(&self, previous: Option<&SentClaim>, mode: Mode) -> Option<SentClaim> {
         let (device, pod) = (self.device()?, self.pod.as_deref()?);
         let claimant = &self.claim.claimant;
         let certain = || claimant.certain_evidence();
@@ -420,7 +420,7 @@ impl Candidate {
             rightful: claimant.rightful,
             mode,
         };
-        Some(Sent {
+        Some(SentClaim {
             device,
             evidence,
             claim,

@@ -34,14 +34,14 @@ pub struct ConflictUpdate {
 /// Decides which conflicts are published.
 #[derive(Debug, Default)]
 pub struct ConflictSelector {
-    published: BTreeMap<IpAddr, Published>,
+    published: BTreeMap<IpAddr, PublishedConflicts>,
     /// A conflict found no room.
     has_refused: bool,
 }
 
 /// What is published about an address.
 #[derive(Debug, Default)]
-struct Published {
+struct PublishedConflicts {
     objects: BTreeMap<String, Box<ConflictSpec>>,
     /// The devices whose pods are part of it, by index and generation.
     devices: BTreeSet<(IfIndex, u64)>,
@@ -65,7 +65,7 @@ impl ConflictSelector {
     ) -> Vec<ConflictUpdate> {
         let previous = self.published.remove(&address).unwrap_or_default();
         let room = MAX_PUBLISHED.saturating_sub(self.len());
-        let mut now = Published::default();
+        let mut now = PublishedConflicts::default();
         for conflict in conflicts.iter().filter(|c| c.sweep.is_none()) {
             if now.objects.len() >= room {
                 self.has_refused = true;
@@ -104,7 +104,7 @@ impl ConflictSelector {
     ) -> impl Iterator<Item = IpAddr> + 'a {
         let published = self.published.iter();
         let names_them =
-            |published: &Published| devices.iter().any(|d| published.devices.contains(d));
+            |published: &PublishedConflicts| devices.iter().any(|d| published.devices.contains(d));
         published.filter_map(move |(address, published)| names_them(published).then_some(*address))
     }
 

@@ -20,7 +20,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// What does not work: since when, and why.
 #[derive(Clone, Debug)]
-struct Trouble {
+struct Outage {
     since: Instant,
     why: String,
     is_logged: bool,
@@ -42,7 +42,7 @@ pub(super) struct FleetHealth {
     part: Part,
     node: String,
     /// Of each way.
-    troubles: [Option<Trouble>; 3],
+    outages: [Option<Outage>; 3],
     /// The custom resources that a way needs are not installed.
     are_missing: [bool; 3],
     /// Why this agent's Node is not known.
@@ -57,7 +57,7 @@ impl FleetHealth {
         Self {
             part,
             node,
-            troubles: [None, None, None],
+            outages: [None, None, None],
             are_missing: [false; 3],
             node_problem: None,
             refused: None,
@@ -68,13 +68,13 @@ impl FleetHealth {
 
     /// The server answered; `true` if it did not before.
     pub(super) fn works(&mut self, way: Way) -> bool {
-        let trouble = self.troubles[way as usize].take();
-        if trouble.as_ref().is_some_and(|trouble| trouble.is_logged) {
+        let outage = self.outages[way as usize].take();
+        if outage.as_ref().is_some_and(|outage| outage.is_logged) {
             info!(
                 "the Kubernetes API can be used again; addresses are compared across nodes again"
             );
         }
-        trouble.is_some()
+        outage.is_some()
     }
 
     /// The custom resources are installed; `true` if they were not before.
@@ -94,14 +94,14 @@ impl FleetHealth {
     pub(super) fn fails(&mut self, way: Way, sent_at: Instant, problem: &Problem) {
         match problem {
             Problem::Away { why, .. } => {
-                let trouble = self.troubles[way as usize].get_or_insert_with(|| Trouble {
+                let outage = self.outages[way as usize].get_or_insert_with(|| Outage {
                     since: sent_at,
                     why: String::new(),
                     is_logged: false,
                 });
-                trouble.why.clone_from(why);
-                if trouble.since.elapsed() >= AWAY_AFTER
-                    && !std::mem::replace(&mut trouble.is_logged, true)
+                outage.why.clone_from(why);
+                if outage.since.elapsed() >= AWAY_AFTER
+                    && !std::mem::replace(&mut outage.is_logged, true)
                 {
                     warn!(
                         "the Kubernetes API cannot be used: {why}; addresses are not compared across nodes until it can"
@@ -153,13 +153,13 @@ impl FleetHealth {
             "address or range",
             "addresses and ranges",
         );
-        let trouble = self.troubles.iter().flatten().find(|t| t.is_logged);
+        let outage = self.outages.iter().flatten().find(|o| o.is_logged);
         let state = if self.is_missing() {
             let why =
                 "the custom resources ipclaims and ipconflicts of ipconflict.io are not installed";
             (State::Failed, format!("{why} (deploy/crds)"))
-        } else if let Some(trouble) = trouble {
-            let why = &trouble.why;
+        } else if let Some(outage) = outage {
+            let why = &outage.why;
             (
                 State::Failed,
                 format!("the Kubernetes API cannot be used: {why}{waiting}"),

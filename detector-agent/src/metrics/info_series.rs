@@ -21,7 +21,7 @@ use prometheus_client::{
 
 /// A metric's name and HELP text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Described {
+pub(super) struct MetricDescription {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
@@ -30,8 +30,8 @@ pub(super) struct Described {
 #[derive(Clone, Debug)]
 pub(super) struct InfoSeries<K, L> {
     table: Arc<Mutex<SeriesTable<K, L>>>,
-    info: Described,
-    overflow: Described,
+    info: MetricDescription,
+    overflow: MetricDescription,
     limit: usize,
 }
 
@@ -66,7 +66,7 @@ impl<L> SubjectSeries<L> {
 
 impl<K: Copy + Eq + Hash, L: Eq + Hash> InfoSeries<K, L> {
     /// No series yet, and at most `limit`; `overflow` counts what has none.
-    pub(super) fn new(info: Described, overflow: Described, limit: usize) -> Self {
+    pub(super) fn new(info: MetricDescription, overflow: MetricDescription, limit: usize) -> Self {
         let table = SeriesTable {
             subjects: HashMap::new(),
             series: HashMap::new(),
@@ -208,13 +208,13 @@ where
             )
         };
         let one = ConstGauge::new(1i64);
-        let Described { name, help } = self.info;
+        let MetricDescription { name, help } = self.info;
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for info in &series {
             one.encode(family.encode_family(info.as_ref())?)?;
         }
         let overflow = ConstGauge::new(i64::try_from(overflow).unwrap_or(i64::MAX));
-        let Described { name, help } = self.overflow;
+        let MetricDescription { name, help } = self.overflow;
         overflow.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
     use crate::metrics::{AddressLabels, ConflictInfo};
 
     fn bounded(limit: usize) -> InfoSeries<ConflictId, ConflictInfo> {
-        let described = |name| Described { name, help: "" };
+        let described = |name| MetricDescription { name, help: "" };
         InfoSeries::new(described("info"), described("overflow"), limit)
     }
 

@@ -22,7 +22,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use info_series::{Described, InfoSeries};
+use info_series::{InfoSeries, MetricDescription};
 use process::ProcessCollector;
 use swept::SweptConflicts;
 
@@ -122,11 +122,11 @@ impl Metrics {
         root.register_collector(Box::new(ProcessCollector::new()));
         let registry = root.sub_registry_with_prefix("ipconflict");
         let conflict_info = InfoSeries::new(
-            Described {
+            MetricDescription {
                 name: "conflict_info",
                 help: "Always 1, for each claimant of an active conflict.",
             },
-            Described {
+            MetricDescription {
                 name: "conflict_info_overflow",
                 help: "Number of claimants of active conflicts without a series in ipconflict_conflict_info, because of its bound or of the bound on listed claimants.",
             },
@@ -134,11 +134,11 @@ impl Metrics {
         );
         registry.register_collector(Box::new(conflict_info.clone()));
         let anomaly_info = InfoSeries::new(
-            Described {
+            MetricDescription {
                 name: "anomaly_info",
                 help: "Always 1, for each active anomaly.",
             },
-            Described {
+            MetricDescription {
                 name: "anomaly_info_overflow",
                 help: "Number of active anomalies without a series in ipconflict_anomaly_info, because of its bound.",
             },

@@ -138,7 +138,7 @@ fn receiver_of_the_traffic_gets_a_series_first() {
 }
 
 fn one_series<K: Copy + Eq + std::hash::Hash, L: Eq + std::hash::Hash>() -> InfoSeries<K, L> {
-    let described = |name| Described { name, help: "" };
+    let described = |name| MetricDescription { name, help: "" };
     InfoSeries::new(described("info"), described("overflow"), 1)
 }
 

@@ -67,7 +67,7 @@ pub fn run(agent: &Path, options: PeerOptions) -> Result<Vec<Figure>> {
 }
 
 /// A conflict as seen by the agent, by the address.
-struct Timed {
+struct TimedConflict {
     sent: Instant,
     agent_us: f64,
 }
@@ -89,7 +89,7 @@ fn run_with_peer(
     let mut conflicts = Vec::new();
     for number in first..first + options.conflicts {
         let conflict = pairs.cause_conflict(&agent, number, options.pause)?;
-        let timed = Timed {
+        let timed = TimedConflict {
             sent: conflict.sent,
             agent_us: conflict.frame_to_line_us(),
         };

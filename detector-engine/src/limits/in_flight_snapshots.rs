@@ -116,7 +116,7 @@ const MAX_TOUCHED_KEYS: usize = 262_144;
 #[derive(Debug, Default)]
 pub(crate) struct InFlightSnapshots {
     sequence: u64,
-    started: BTreeMap<SnapshotToken, Start>,
+    started: BTreeMap<SnapshotToken, SnapshotStart>,
     touched: HashMap<StateKey, u64>,
     /// The position at which the newest merged snapshot of the whole node started.
     newest_node_start: u64,
@@ -124,7 +124,7 @@ pub(crate) struct InFlightSnapshots {
 
 /// How a snapshot started.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct SnapshotStart {
     sequence: u64,
     is_self_check: bool,
 }
@@ -164,7 +164,7 @@ impl InFlightSnapshots {
     /// `is_self_check`: it will be compared with the engine's state.
     pub(crate) fn start(&mut self, token: SnapshotToken, is_self_check: bool) {
         self.sequence += 1;
-        let start = Start {
+        let start = SnapshotStart {
             sequence: self.sequence,
             is_self_check,
         };

@@ -79,7 +79,7 @@ impl Ledger {
         let (until, is_restored) = match waited {
             Some(waited) => (waited.until, waited.is_restored),
             None if self.subjects.contains_key(&id) => (now, false),
-            None if begins(event) => (now + PATIENCE, false),
+            None if is_beginning(event) => (now + PATIENCE, false),
             None => (now + PATIENCE_AFTER_START, true),
         };
         let waiting = WaitingEvent {
@@ -196,7 +196,7 @@ impl Ledger {
 }
 
 /// Whether no agent can have posted an Event about it: it was raised, or is no longer part of a sweep.
-fn begins(event: &AnyEvent) -> bool {
+fn is_beginning(event: &AnyEvent) -> bool {
     let left_sweep = matches!(event, AnyEvent::Conflict(event) if event.data.changed.contains(&ChangedField::Sweep));
     left_sweep || event.change() == Change::Raised
 }

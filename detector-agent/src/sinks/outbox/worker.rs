@@ -85,7 +85,7 @@ pub(super) struct CommitState {
     /// The database of the last commit.
     last: Weak<Database>,
     /// A commit that failed but may have reached the disk.
-    pub(super) doubt: Option<BatchOutcome>,
+    pub(super) uncertain: Option<BatchOutcome>,
     /// Failed commits since the last successful one.
     failures: u32,
     /// Pending [`OutboxMessage::Sync`]s.
@@ -308,7 +308,7 @@ impl OutboxWorker {
         let database = self.store.database()?;
         let commit_state = &mut self.commit_state;
         let mut changes = BatchOutcome::default();
-        let outcome = match commit_state.doubt.take() {
+        let outcome = match commit_state.uncertain.take() {
             // The removals before it are there too, as it was based on them.
             Some(tried) if self.tables.is_applied(&database).unwrap_or(false) => {
                 changes = tried;
@@ -334,7 +334,7 @@ impl OutboxWorker {
             }
         };
         if let Err(why) = outcome {
-            commit_state.doubt = Some(changes);
+            commit_state.uncertain = Some(changes);
             self.store.failed(database);
             return Err(why);
         }
