@@ -213,7 +213,7 @@ fn monitoring_equals_the_chart_with_values() {
     assert_same("monitoring", &in_order(built), &in_order(rendered));
 }
 
-/// A pod that keeps the old configuration until somebody restarts it would be a trap.
+/// Otherwise a pod would keep the old configuration until it is restarted by hand.
 #[test]
 fn changed_configuration_restarts_the_pods() {
     let changed = kustomize(

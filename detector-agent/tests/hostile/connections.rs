@@ -105,7 +105,7 @@ fn metrics_on_the_node() -> AgentCommand {
     AgentCommand::run(AGENT).args(["--metrics-listen", ENDPOINT])
 }
 
-/// As somebody sets it who exposes everything.
+/// The setting that exposes everything.
 fn everything_everywhere() -> AgentCommand {
     AgentCommand::run(AGENT).args(["--listen", "0.0.0.0:9842"])
 }

@@ -97,7 +97,7 @@ fn duplicate_ends_with_its_devices() {
     );
 }
 
-/// Whoever changed to the hardware address is not shown as the one that had it.
+/// A pod that changed to the hardware address is not shown as the one that had it.
 #[test]
 fn pod_that_changed_its_mac_is_listed_last() {
     let mut node = node(bridge_dump());

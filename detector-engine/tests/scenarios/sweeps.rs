@@ -460,7 +460,7 @@ fn program_contests_nothing_that_is_assigned_later() {
     }
     assert_eq!(node.engine.view().conflicts(node.now).len(), 4);
     assert!(node.engine.view().anomalies().is_empty());
-    // What it claims after somebody was seen to have it.
+    // Addresses that it claims after another pod was seen to have them.
     for n in 21..=24 {
         node.address(5, &own(n));
         node.frame(1, &own(n));

@@ -326,7 +326,7 @@ fn conflict_that_is_deleted_while_the_holder_confirms_stays_deleted() {
         a.watch(&server);
         let call = a.next().unwrap();
         assert!(matches!(call.request, Request::ReplaceConflict(..)));
-        // The server confirms, and then somebody deletes the conflict; the answer and the events arrive in either order.
+        // The server confirms, and then the conflict is deleted; the answer and the events arrive in either order.
         let outcome = server.apply(call.subject, &call.request);
         server.delete_conflict(&address().object_name());
         if is_event_first {

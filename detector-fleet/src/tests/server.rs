@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Somebody else writes this conflict, whatever is there.
+    /// Another writer replaces this conflict, whatever is there.
     pub(super) fn write_conflict(&mut self, spec: ConflictSpec) {
         let subject = spec.address;
         let before = self.conflicts.get(&subject.object_name());

@@ -12,7 +12,7 @@
 //! such as the raise; and the newest state, which a later one replaces.
 //!
 //! # Invariants
-//! 1. Whoever got a raise gets the end, and both arrive if the receiver was down for all of it: from when a raise or an end
+//! 1. A sink that got a raise gets the end, and both arrive if the receiver was down for all of it: from when a raise or an end
 //!    is stored it is delivered at least once, across crashes, unless 24 h of failures make the sink give it up, which is
 //!    counted. An update may be replaced by a newer state. A subject that ends, is raised again and ends while its first end
 //!    is pending has ended once.

@@ -135,7 +135,7 @@ fn owner(conflict: &Conflict) -> Option<ClaimantId> {
         return rightful.next().is_none().then_some(owner.id);
     }
     if let Some(certain) = conflict.present().find(|c| c.is_certain()) {
-        // A program's frames were there before somebody assigned the address.
+        // A program's frames were there before the address was assigned.
         let is_taken = certain.is_newest && conflict.present().any(|c| c.has_own_stack);
         return (!is_taken).then_some(certain.id);
     }
