@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(64);
 /// For changes of addresses beyond the budget: what a pod has now is unknown until then.
 const INTERVAL_OF_ADDRESS_CHANGES: Duration = Duration::from_secs(8);
 /// For changes in a pod's namespace that only a read shows.
-const INTERVAL_OF_FURTHER_CHANGES: Duration = Duration::from_secs(10);
+const INTERVAL_OF_NAMESPACE_CHANGES: Duration = Duration::from_secs(10);
 const READS_PER_CHECK: usize = 4;
 /// How long after the last refusal a bound counts as not reached: then the next refusal is named
 /// again. By then, all reads of the burst are available again.
@@ -168,7 +168,7 @@ impl ReadSchedule {
             .entry(ReadTarget::Device(ifindex))
             .or_default();
         reads.has_changed = true;
-        let next = reads.next(INTERVAL_OF_FURTHER_CHANGES);
+        let next = reads.next(INTERVAL_OF_NAMESPACE_CHANGES);
         self.check_by(next);
     }
 
@@ -245,7 +245,7 @@ impl ReadSchedule {
             let refused = refused.map(|bound| (bound.target(*owner), bound.interval()));
             let changed = reads
                 .has_changed
-                .then_some((*owner, INTERVAL_OF_FURTHER_CHANGES));
+                .then_some((*owner, INTERVAL_OF_NAMESPACE_CHANGES));
             for (target, interval) in refused.chain(changed) {
                 let shortest = wanted.entry(target).or_insert(interval);
                 *shortest = interval.min(*shortest);
