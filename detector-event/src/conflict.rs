@@ -135,7 +135,7 @@ pub struct ClaimantData {
     /// Why `since` is null; for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_unknown_because: Option<Cow<'static, str>>,
-    /// Present and true if it is known to be the newest claimant; then `newest_by` is present, too.
+    /// Present and true if it is known to be the newest claimant; then `newest_by` is present as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newest: bool,
     /// How that is known.

@@ -122,7 +122,7 @@ fn single_reservation_removed_under_a_pod_is_a_release() {
     let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
     let network = containerd.ipam_dir().join("testkit");
     fs::remove_file(network.join("10.244.2.3")).unwrap();
-    // `host-local` goes on from the last address.
+    // `host-local` continues from the last address.
     fs::write(network.join("last_reserved_ip.0"), "10.244.2.2").unwrap();
     run(&mut containerd, &["cart-1"]);
     let conflict = explained(&agent, 1).remove(0);
@@ -212,7 +212,7 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     assert!(summary.contains("default/squatter"), "{summary}");
 }
 
-/// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces are here all the same.
+/// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces still exist.
 #[test]
 fn state_on_a_tmpfs_does_not_survive_a_restart_of_the_runtime() {
     let node = Node::new("tmpfsstate").unwrap();

@@ -91,13 +91,13 @@ impl World {
     }
 
     fn message(&self, position: usize) -> &str {
-        &self.last[position].notice.message
+        &self.last[position].object_event.message
     }
 }
 
 fn text(request: &Request) -> String {
-    let object = request.notice.regarding.name.as_deref().unwrap();
-    format!("{} on {object}", request.notice.reason)
+    let object = request.object_event.regarding.name.as_deref().unwrap();
+    format!("{} on {object}", request.object_event.reason)
 }
 
 const NONE: [&str; 0] = [];
@@ -121,7 +121,7 @@ fn conflict_of_known_pods_is_posted_at_once() {
             message.contains(other) && message.contains(traffic),
             "{message}"
         );
-        let related = world.last[position].notice.related.as_ref().unwrap();
+        let related = world.last[position].object_event.related.as_ref().unwrap();
         assert!(other.contains(related.name.as_deref().unwrap()));
     }
     let updated = conflict(Change::Updated, "c", &both);
@@ -177,7 +177,7 @@ fn event_waits_two_seconds_for_names() {
         world
             .last
             .iter()
-            .all(|r| !r.notice.message.contains("unknown"))
+            .all(|r| !r.object_event.message.contains("unknown"))
     );
 
     // The name comes too late.
@@ -220,7 +220,7 @@ fn conflict_between_unknown_pods_is_on_the_node() {
         NONE
     );
     assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on node-1"]);
-    let node = &world.last[0].notice;
+    let node = &world.last[0].object_event;
     assert_eq!(
         (
             node.regarding.namespace.as_deref(),
@@ -409,8 +409,8 @@ fn messages_keep_the_limits_of_the_api() {
     let requests = Ledger::default().apply(&event.into(), Instant::now());
     assert_eq!(requests.len(), 60);
     for request in requests {
-        let message = &request.notice.message;
-        assert!(message.len() <= 1024 && request.notice.about.len() <= 128);
+        let message = &request.object_event.message;
+        assert!(message.len() <= 1024 && request.object_event.about.len() <= 128);
         assert!(
             message.starts_with("10.244.2.10 (vrf:red) on veth"),
             "{message}"
@@ -503,10 +503,10 @@ async fn events_of_an_outage_are_posted_after_it() {
     let mut it = Sink::start();
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     it.api.set_down(true);
-    it.sink.offer(&conflict(Change::Raised, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "c", &both));
     sleep(600 * SECOND).await;
-    it.sink.offer(&conflict(Change::Resolved, "c", &both));
-    it.sink.offer(&conflict(Change::Raised, "d", &both[..1]));
+    it.sink.on_event(&conflict(Change::Resolved, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "d", &both[..1]));
     sleep(600 * SECOND).await;
     assert_eq!(it.count("delivered"), 0);
     let part = it.health.report().pop().unwrap();
@@ -530,10 +530,10 @@ fn leak(id: usize) -> AnyEvent {
     AnyEvent::from(leak).with_change(Change::Raised)
 }
 
-/// Offers these one after another, each posted at once.
+/// Sends these one after another; each is posted at once.
 async fn post_leaks(it: &mut Sink, count: usize) {
     for id in 0..count {
-        it.sink.offer(&leak(id));
+        it.sink.on_event(&leak(id));
         sleep(SECOND).await;
         assert_eq!(it.reasons(NODE).len(), id + 1);
     }
@@ -544,7 +544,7 @@ async fn event_that_cannot_be_posted_delays_no_others() {
     let mut it = Sink::start();
     it.api.fail_all(SHOP);
     let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     sleep(60 * SECOND).await;
     post_leaks(&mut it, 20).await;
     // What fails while others are posted is given up after an hour, and counted.
@@ -565,7 +565,7 @@ async fn event_that_is_not_answered_delays_no_others() {
         .iter()
         .map(|(device, name)| (&**device, Some(&**name)))
         .collect();
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     post_leaks(&mut it, 20).await;
 }
 
@@ -577,7 +577,7 @@ async fn what_waits_for_the_server_is_bounded_and_counted() {
         let name = format!("p{id}");
         let one = [("vetha", Some(&*name))];
         it.sink
-            .offer(&conflict(Change::Raised, &id.to_string(), &one));
+            .on_event(&conflict(Change::Raised, &id.to_string(), &one));
         tokio::task::yield_now().await;
     }
     sleep(60 * SECOND).await;
@@ -593,7 +593,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     let flap = async |it: &mut Sink, id, claimants: &[_]| {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, id, claimants));
+            it.sink.on_event(&conflict(change, id, claimants));
             sleep(SECOND).await;
         }
         it.api.objects(SHOP).len()
@@ -608,7 +608,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     };
     let mut other = Arc::unwrap_or_clone(other);
     other.data.address = "10.244.2.11".parse().unwrap();
-    it.sink.offer(&other.into());
+    it.sink.on_event(&other.into());
     sleep(SECOND).await;
     assert_eq!(it.api.objects(SHOP).len(), 6);
     let third = [("vetha", Some("a")), ("vethb", Some("c"))];
@@ -626,7 +626,7 @@ async fn events_on_one_object_about_one_subject_stay_in_order() {
     it.api.set_down(true);
     for _ in 0..3 {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, "c", &one));
+            it.sink.on_event(&conflict(change, "c", &one));
             sleep(3 * SECOND).await;
         }
     }

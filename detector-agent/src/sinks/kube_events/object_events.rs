@@ -21,7 +21,7 @@ const POD_NAME: usize = 236;
 
 /// One Event on one object.
 #[derive(Clone, Debug)]
-pub(super) struct Notice {
+pub(super) struct ObjectEvent {
     /// What it is on: a pod, or the Node.
     pub(super) regarding: ObjectReference,
     /// Another pod that has to do with it.
@@ -36,11 +36,11 @@ pub(super) struct Notice {
 
 /// What a conflict or an anomaly calls for in one state.
 #[derive(Debug)]
-pub(super) struct Notices {
+pub(super) struct ObjectEvents {
     /// One for each pod that is known.
-    pub(super) on_pods: Vec<Notice>,
+    pub(super) on_pods: Vec<ObjectEvent>,
     /// If there is no such pod.
-    pub(super) on_node: Notice,
+    pub(super) on_node: ObjectEvent,
     /// More pods may become known, or the cause.
     pub(super) is_incomplete: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct Notices {
 /// The reasons of Events about something, while it is active and once it is resolved.
 type Reasons = [&'static str; 2];
 
-impl Notice {
+impl ObjectEvent {
     /// The object, as a key.
     pub(super) fn object(&self) -> String {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -76,20 +76,20 @@ impl Notice {
     }
 }
 
-impl Notices {
+impl ObjectEvents {
     pub(super) fn of(event: &AnyEvent) -> Self {
-        let mut notices = match event {
+        let mut events = match event {
             AnyEvent::Conflict(event) => Self::of_conflict(&event.data),
             AnyEvent::Anomaly(event) => Self::of_anomaly(&event.data),
         };
-        notices.is_incomplete |= event.awaits_diagnosis();
-        notices
+        events.is_incomplete |= event.awaits_diagnosis();
+        events
     }
 
     fn of_conflict(data: &ConflictData) -> Self {
         let resolved = data.is_resolved();
         let about = truncated(scoped_address(data), ABOUT);
-        let notice = |regarding, related, message: String| Notice {
+        let object_event = |regarding, related, message: String| ObjectEvent {
             regarding,
             related,
             event_type: event_type(resolved, EventType::Warning),
@@ -119,7 +119,11 @@ impl Notices {
                     details(data, Some(own))
                 )
             };
-            Some(notice(reference(own.pod.as_deref()?)?, related, message))
+            Some(object_event(
+                reference(own.pod.as_deref()?)?,
+                related,
+                message,
+            ))
         });
         let message = if resolved {
             format!("{about} is no longer in conflict on node {}", data.node)
@@ -130,7 +134,7 @@ impl Notices {
         let related = listed.iter().find_map(|c| reference(c.pod.as_deref()?));
         Self {
             on_pods: on_pods.collect(),
-            on_node: notice(node_reference(&data.node), related, message),
+            on_node: object_event(node_reference(&data.node), related, message),
             is_incomplete: listed
                 .iter()
                 .any(|c| c.pod.as_deref().and_then(reference).is_none() && !is_node_itself(c)),
@@ -178,7 +182,7 @@ impl Notices {
             )
         };
         let pod = data.pod.as_deref();
-        let on_object = |regarding: ObjectReference, related, message: String| Notice {
+        let on_object = |regarding: ObjectReference, related, message: String| ObjectEvent {
             regarding,
             related,
             event_type: event_type(resolved, active),
