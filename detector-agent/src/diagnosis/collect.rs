@@ -4,22 +4,25 @@ use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
     AnomalyKind, ConflictScope, IfIndex,
-    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, Source},
+    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, PoolFacts, Source},
 };
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
 use super::{
     PoolHistory, claimants,
     files::not_checked,
-    node,
+    node, plugins,
     pool::PoolReader,
+    requests::Requests,
     results,
     routing::{Routing, RoutingFacts},
     sandboxes::Sandboxes,
+    versions::Versions,
 };
 use crate::{
-    ipam::IpamSettings,
-    pods::{IS_THE_NODE, PathSetting, PodDirectory, PodLookupSettings, SandboxList},
+    ipam::{IpamSettings, calico::FollowedBlocks},
+    kube_client::KubeClient,
+    pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// The anomalies that are explained.
@@ -63,6 +66,15 @@ struct Subject<'e> {
     routing: Result<Routing, String>,
 }
 
+/// What other threads keep up to date.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) pods: Arc<PodDirectory>,
+    pub(crate) plugins: Arc<PluginPods>,
+    pub(crate) pools: Arc<PoolHistory>,
+    pub(crate) blocks: Arc<FollowedBlocks>,
+}
+
 /// Collects facts on this node.
 #[derive(Debug)]
 pub(crate) struct Collector {
@@ -70,7 +82,9 @@ pub(crate) struct Collector {
     sandboxes: Sandboxes,
     /// The CNI result cache; `None` if it is not used.
     results: Option<PathBuf>,
-    history: Arc<PoolHistory>,
+    plugins: Arc<PluginPods>,
+    requests: Requests,
+    versions: Versions,
 }
 
 impl Collector {
@@ -81,18 +95,40 @@ impl Collector {
     pub(crate) fn new(
         ipam: &IpamSettings,
         settings: &PodLookupSettings,
-        pods: Arc<PodDirectory>,
-        history: Arc<PoolHistory>,
+        kube: Option<KubeClient>,
+        watched: Watched,
     ) -> io::Result<Self> {
         Ok(Self {
-            sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&pods)),
-            pools: PoolReader::new(ipam, pods),
+            sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&watched.pods)),
+            pools: PoolReader::new(ipam, &watched),
             results: match &settings.cni_cache_dir {
                 PathSetting::At(directory) => Some(directory.clone()),
                 PathSetting::Off => None,
             },
-            history,
+            plugins: watched.plugins,
+            versions: Versions::default(),
+            requests: Requests::new(kube)?,
         })
+    }
+
+    /// With a runtime that lists these sandboxes, whether or not each is ready.
+    #[cfg(test)]
+    pub(super) fn with_sandboxes(mut self, listed: crate::pods::ListedSandboxes) -> Self {
+        self.sandboxes = self.sandboxes.listing(listed);
+        self
+    }
+
+    /// When [`Self::look`] is to be called next.
+    pub(super) fn next_look(&self) -> Instant {
+        self.versions.due()
+    }
+
+    /// Reads what has to be known from before a finding.
+    pub(super) fn look(&mut self) {
+        match self.pools.is_any_in_datastore() {
+            true => self.versions.refresh(Instant::now(), &mut self.requests),
+            false => self.versions.skip(),
+        }
     }
 
     /// The facts at `due` or later; `None` if findings of this kind are not explained.
@@ -103,7 +139,7 @@ impl Collector {
             Finding::Conflict(data) => self.conflict(data)?,
             Finding::Anomaly(data) => self.anomaly(data)?,
         };
-        Some(self.collect(subject))
+        Some(self.collect(subject, due))
     }
 
     fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
@@ -166,7 +202,7 @@ impl Collector {
         .collect()
     }
 
-    fn collect(&mut self, subject: Subject<'_>) -> Facts {
+    fn collect(&mut self, subject: Subject<'_>, due: Instant) -> Facts {
         let Subject {
             finding,
             address,
@@ -176,7 +212,7 @@ impl Collector {
             newest,
             routing,
         } = subject;
-        let pool = self.pools.find(address);
+        let pool = self.pools.find(address, node, &mut self.requests);
         for (claimant, sandbox) in &mut claimants {
             let (Some(sandbox), Some(directory)) = (sandbox, &self.results) else {
                 continue;
@@ -196,7 +232,7 @@ impl Collector {
         let what = "networks with overlapping ranges";
         let (pool, overlapping_networks) = match pool {
             Ok(pool) => {
-                let facts = pool.facts(address, &claimants, self.pools.pods(), &self.history);
+                let facts = pool.facts(address, &claimants, self.pools.pods());
                 let overlapping = self.pools.overlapping(pool.network());
                 (Known::Value(facts, self.pools.source()), overlapping)
             }
@@ -210,6 +246,9 @@ impl Collector {
             let sandbox = self.sandboxes.of(&pod);
             Some((pod, sandbox))
         });
+        if pool.value().is_some_and(PoolFacts::is_calico) {
+            self.versions.refresh(due, &mut self.requests);
+        }
         let not_collected = "it is not collected";
         Facts {
             finding,
@@ -225,11 +264,12 @@ impl Collector {
                 node,
                 self.pools.cni_configuration(),
                 self.sandboxes.runtime_started(),
+                plugins::starts(&self.plugins),
             ),
             node_address: routing.node_address,
             moved_at: not_checked("moves of the address by announcements", not_collected),
             nodes_with_range: not_checked("the podCIDRs of other nodes", not_collected),
-            resource_versions: not_checked("resource versions of the API server", not_collected),
+            resource_versions: self.versions.facts(),
             route: routing.route,
             gateway_route: routing.gateway_route,
             gateway_on_node: routing.gateway_on_node,
