@@ -31,6 +31,39 @@ pub(super) fn of_conflict(
     }
 }
 
+/// A claimant on another node, whose files and sandboxes are out of reach.
+pub(super) fn on_other_node(
+    claimant: &ClaimantData,
+    pod: Option<&Pod>,
+    address: IpAddr,
+) -> ClaimantFacts {
+    const OUT_OF_REACH: &str = "it is on another node";
+    let device = format!("{} on {}", claimant.device, claimant.node);
+    let what = |what: &str| format!("{what} {device}");
+    ClaimantFacts {
+        pod: match pod {
+            Some(pod) => Known::Value(pod_facts(pod), source_of(pod)),
+            None => not_checked(what("the pod of"), OUT_OF_REACH),
+        },
+        bridge: None,
+        node: claimant.node.clone(),
+        sandbox: not_checked(what("the sandbox of"), OUT_OF_REACH),
+        cni_results: not_checked(what("the CNI results of"), OUT_OF_REACH),
+        assignment: match claimant
+            .evidence
+            .iter()
+            .any(|e| e.kind == EvidenceKind::Address)
+        {
+            true => assignment(claimant, address),
+            false => not_checked(what("the address in the namespace of"), OUT_OF_REACH),
+        },
+        allocated_addresses: not_checked(what("the allocations of"), OUT_OF_REACH),
+        evidence: claimant.evidence.iter().map(|e| e.kind).collect(),
+        has_permanent_neighbour: false,
+        device,
+    }
+}
+
 /// The pod that an anomaly is about.
 pub(super) fn of_anomaly(
     data: &AnomalyData,

@@ -4,14 +4,14 @@ use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
     AnomalyKind, ConflictScope, IfIndex,
-    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, PoolFacts, Source},
+    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, NodeRange, PoolFacts, Source},
 };
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
 use super::{
     PoolHistory, claimants,
     files::not_checked,
-    node, plugins,
+    node, nodes, plugins,
     pool::PoolReader,
     requests::Requests,
     results,
@@ -26,10 +26,11 @@ use crate::{
 };
 
 /// The anomalies that are explained.
-const EXPLAINED: [AnomalyKind; 3] = [
+const EXPLAINED: [AnomalyKind; 4] = [
     AnomalyKind::IpamDrift,
     AnomalyKind::GatewayUnresolved,
     AnomalyKind::RouteAstray,
+    AnomalyKind::PodCidrOverlap,
 ];
 
 /// What is to be explained.
@@ -64,7 +65,12 @@ struct Subject<'e> {
     newest: Known<usize>,
     /// The routes of the kernel, or why they are not known.
     routing: Result<Routing, String>,
+    /// The Nodes whose podCIDR has the address.
+    nodes: Known<Vec<NodeRange>>,
 }
+
+/// Why a fact is not collected.
+const NOT_NEEDED: &str = "no cause of this finding depends on it";
 
 /// What other threads keep up to date.
 #[derive(Clone, Debug, Default)]
@@ -143,10 +149,21 @@ impl Collector {
     }
 
     fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if data.scope != ConflictScope::Node || data.vlan.is_some() {
+        if data.vlan.is_some() {
             return None;
         }
-        let device = data.present().find(|claimant| !is_node(claimant));
+        let mut own = data
+            .present()
+            .filter(|claimant| is_on(claimant, &data.node));
+        let device = own.find(|claimant| !is_node(claimant));
+        let nodes = match data.scope {
+            ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
+            ConflictScope::Fleet => nodes::with_range(
+                data.present().map(|claimant| claimant.node.as_str()),
+                data.address.into(),
+                &mut self.requests,
+            ),
+        };
         Some(Subject {
             finding: FindingKind::Conflict(data.kind),
             address: data.address,
@@ -155,12 +172,31 @@ impl Collector {
             claimants: self.conflict_claimants(data),
             newest: newest(data),
             routing: Routing::around(device.map(|claimant| claimant.ifindex)),
+            nodes,
         })
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
-        let device = data.device.as_deref();
-        let device = device.filter(|_| data.vlan.is_none() && EXPLAINED.contains(&data.kind))?;
+        if data.vlan.is_some() || !EXPLAINED.contains(&data.kind) {
+            return None;
+        }
+        if let Some(range) = data.range {
+            return Some(Subject {
+                finding: FindingKind::Anomaly(data.kind),
+                address: data.address,
+                gateway: None,
+                node: &data.node,
+                claimants: Vec::new(),
+                newest: Known::Absent(Source::Engine),
+                routing: Err(NOT_NEEDED.to_owned()),
+                nodes: nodes::with_range(
+                    data.nodes.iter().map(String::as_str),
+                    range,
+                    &mut self.requests,
+                ),
+            });
+        }
+        let device = data.device.as_deref()?;
         let pod = self.pod_on(data.ifindex, data.pod.as_ref());
         let mut routing = Routing::around(data.ifindex);
         let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);
@@ -181,6 +217,7 @@ impl Collector {
             claimants: vec![(holder, sandbox)],
             newest: Known::Absent(Source::Engine),
             routing,
+            nodes: not_checked("the podCIDRs of other nodes", NOT_NEEDED),
         })
     }
 
@@ -194,12 +231,31 @@ impl Collector {
     fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<(ClaimantFacts, Option<String>)> {
         let pods = data.present().filter(|claimant| !is_node(claimant));
         pods.map(|claimant| {
+            if !is_on(claimant, &data.node) {
+                let sandbox = claimant.pod.as_ref();
+                let sandbox = sandbox.and_then(|pod| pod.container_id.clone());
+                return (self.on_other_node(claimant, data.address), sandbox);
+            }
             let pod = self.pod_on(Some(claimant.ifindex), claimant.pod.as_ref());
             let facts =
                 claimants::of_conflict(claimant, pod.as_deref(), data.address, &mut self.sandboxes);
             (facts, pod.and_then(|pod| pod.container_id.clone()))
         })
         .collect()
+    }
+
+    /// A claimant on another node, of which the API server alone knows something.
+    fn on_other_node(&mut self, claimant: &ClaimantData, address: IpAddr) -> ClaimantFacts {
+        let pod = claimant.pod.as_deref();
+        let uid = pod.and_then(|pod| pod.uid.as_deref());
+        let mut facts = claimants::on_other_node(claimant, pod, address);
+        if let (Known::Value(facts, _), Some(pod), Some(uid)) = (&mut facts.pod, pod, uid) {
+            let name = (&*pod.namespace, &*pod.name);
+            // What cannot be read gives it no address.
+            facts.addresses =
+                nodes::addresses_of_pod(name, uid, &mut self.requests).unwrap_or_default();
+        }
+        facts
     }
 
     fn collect(&mut self, subject: Subject<'_>, due: Instant) -> Facts {
@@ -211,10 +267,15 @@ impl Collector {
             mut claimants,
             newest,
             routing,
+            nodes,
         } = subject;
-        let pool = self.pools.find(address, node, &mut self.requests);
+        let pool = match claimants.is_empty() {
+            true => Err(NOT_NEEDED.to_owned()),
+            false => self.pools.find(address, node, &mut self.requests),
+        };
         for (claimant, sandbox) in &mut claimants {
-            let (Some(sandbox), Some(directory)) = (sandbox, &self.results) else {
+            let is_here = claimant.node == node;
+            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
                 continue;
             };
             // The runtime lists a sandbox once all of its networks are set up; before, a result that is missing means nothing.
@@ -268,7 +329,7 @@ impl Collector {
             ),
             node_address: routing.node_address,
             moved_at: not_checked("moves of the address by announcements", not_collected),
-            nodes_with_range: not_checked("the podCIDRs of other nodes", not_collected),
+            nodes_with_range: nodes,
             resource_versions: self.versions.facts(),
             route: routing.route,
             gateway_route: routing.gateway_route,
@@ -287,6 +348,11 @@ fn address_of(
     let given = pod.into_iter().flat_map(|pod| &pod.primary_addresses);
     let given = given.copied().find(|given| given.is_ipv4() == is_ipv4);
     given.or_else(|| routing.as_mut().ok()?.address_of_pod(is_ipv4))
+}
+
+/// Whether it is on this node, whose name events of an earlier version do not repeat.
+fn is_on(claimant: &ClaimantData, node: &str) -> bool {
+    claimant.node.is_empty() || claimant.node == node
 }
 
 fn is_node(claimant: &ClaimantData) -> bool {

@@ -14,6 +14,7 @@ mod collect;
 mod files;
 mod history;
 mod node;
+mod nodes;
 mod plugins;
 mod pool;
 mod queue;

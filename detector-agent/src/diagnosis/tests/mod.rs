@@ -4,6 +4,7 @@
 
 mod aws;
 mod calico;
+mod nodes;
 mod plugins;
 
 use std::{fs, sync::Arc, time::Instant};
