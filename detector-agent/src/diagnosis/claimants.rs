@@ -125,7 +125,7 @@ fn pod_facts(pod: &Pod) -> PodFacts {
             kind: owner.kind.clone(),
             name: owner.name.clone(),
         }),
-        vip_label: None,
+        vip_label: vip_label(pod),
         is_running: !pod.terminating,
         addresses: match pod.via {
             // Otherwise they are the runtime's or the plugin's, which are facts of their own.
@@ -138,6 +138,14 @@ fn pod_facts(pod: &Pod) -> PodFacts {
         ),
         name,
     }
+}
+
+/// A label that names software for virtual IPs, among those of --pod-labels.
+fn vip_label(pod: &Pod) -> Option<String> {
+    const SOFTWARE: [&str; 3] = ["keepalived", "kube-vip", "metallb"];
+    let mut labels = pod.labels.iter();
+    let label = labels.find(|(_, value)| SOFTWARE.iter().any(|name| value.contains(name)))?;
+    Some(format!("{}={}", label.0, label.1))
 }
 
 fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {

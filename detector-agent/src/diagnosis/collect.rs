@@ -3,16 +3,17 @@
 use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
-    AnomalyKind, ConflictScope, IfIndex,
-    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, NodeRange, PoolFacts, Source},
+    AnomalyKind, ConflictKind, ConflictScope, IfIndex,
+    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, NodeRange, PoolFacts, Source, UnixTime},
 };
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
 use super::{
-    PoolHistory, claimants,
+    PoolHistory,
+    claimants::{self, unix},
     files::not_checked,
     node, nodes, plugins,
-    pool::PoolReader,
+    pool::{Candidate, PoolReader},
     requests::Requests,
     results,
     routing::{Routing, RoutingFacts},
@@ -59,16 +60,19 @@ struct Subject<'e> {
     /// The gateway that the pod asks for.
     gateway: Option<IpAddr>,
     node: &'e str,
-    /// The pods with the ids of their sandboxes, without the node itself.
-    claimants: Vec<(ClaimantFacts, Option<String>)>,
+    /// The pods, without the node itself.
+    claimants: Vec<Candidate>,
     /// The index of the claimant that had the address last.
     newest: Known<usize>,
     /// The routes of the kernel, or why they are not known.
     routing: Result<Routing, String>,
     /// The Nodes whose podCIDR has the address.
     nodes: Known<Vec<NodeRange>>,
+    /// When the address last moved by an announcement.
+    moved_at: Known<UnixTime>,
 }
 
+const MOVES: &str = "moves of the address by announcements";
 /// Why a fact is not collected.
 const NOT_NEEDED: &str = "no cause of this finding depends on it";
 
@@ -173,6 +177,7 @@ impl Collector {
             newest: newest(data),
             routing: Routing::around(device.map(|claimant| claimant.ifindex)),
             nodes,
+            moved_at: moved_at(data),
         })
     }
 
@@ -194,6 +199,7 @@ impl Collector {
                     range,
                     &mut self.requests,
                 ),
+                moved_at: not_checked(MOVES, NOT_NEEDED),
             });
         }
         let device = data.device.as_deref()?;
@@ -208,16 +214,16 @@ impl Collector {
             bridge: routing.as_ref().ok().and_then(Routing::bridge),
             ..claimants::of_anomaly(data, pod.as_deref(), device, &mut self.sandboxes)
         };
-        let sandbox = pod.as_ref().and_then(|pod| pod.container_id.clone());
         Some(Subject {
             finding: FindingKind::Anomaly(data.kind),
             address,
             gateway,
             node: &data.node,
-            claimants: vec![(holder, sandbox)],
+            claimants: vec![Candidate::new(holder, pod.as_deref())],
             newest: Known::Absent(Source::Engine),
             routing,
             nodes: not_checked("the podCIDRs of other nodes", NOT_NEEDED),
+            moved_at: not_checked(MOVES, NOT_NEEDED),
         })
     }
 
@@ -227,19 +233,18 @@ impl Collector {
         now.or(known).map(Arc::clone)
     }
 
-    /// The present claimants with their sandboxes' ids, without the node itself.
-    fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<(ClaimantFacts, Option<String>)> {
+    /// The present claimants, without the node itself.
+    fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<Candidate> {
         let pods = data.present().filter(|claimant| !is_node(claimant));
         pods.map(|claimant| {
             if !is_on(claimant, &data.node) {
-                let sandbox = claimant.pod.as_ref();
-                let sandbox = sandbox.and_then(|pod| pod.container_id.clone());
-                return (self.on_other_node(claimant, data.address), sandbox);
+                let facts = self.on_other_node(claimant, data.address);
+                return Candidate::new(facts, claimant.pod.as_deref());
             }
             let pod = self.pod_on(Some(claimant.ifindex), claimant.pod.as_ref());
             let facts =
                 claimants::of_conflict(claimant, pod.as_deref(), data.address, &mut self.sandboxes);
-            (facts, pod.and_then(|pod| pod.container_id.clone()))
+            Candidate::new(facts, pod.as_deref())
         })
         .collect()
     }
@@ -268,12 +273,18 @@ impl Collector {
             newest,
             routing,
             nodes,
+            moved_at,
         } = subject;
         let pool = match claimants.is_empty() {
             true => Err(NOT_NEEDED.to_owned()),
             false => self.pools.find(address, node, &mut self.requests),
         };
-        for (claimant, sandbox) in &mut claimants {
+        for Candidate {
+            facts: claimant,
+            sandbox,
+            ..
+        } in &mut claimants
+        {
             let is_here = claimant.node == node;
             let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
                 continue;
@@ -310,13 +321,12 @@ impl Collector {
         if pool.value().is_some_and(PoolFacts::is_calico) {
             self.versions.refresh(due, &mut self.requests);
         }
-        let not_collected = "it is not collected";
         Facts {
             finding,
             address,
             claimants: claimants
                 .into_iter()
-                .map(|(claimant, _)| claimant)
+                .map(|claimant| claimant.facts)
                 .collect(),
             newest,
             pool,
@@ -328,7 +338,7 @@ impl Collector {
                 plugins::starts(&self.plugins),
             ),
             node_address: routing.node_address,
-            moved_at: not_checked("moves of the address by announcements", not_collected),
+            moved_at,
             nodes_with_range: nodes,
             resource_versions: self.versions.facts(),
             route: routing.route,
@@ -348,6 +358,15 @@ fn address_of(
     let given = pod.into_iter().flat_map(|pod| &pod.primary_addresses);
     let given = given.copied().find(|given| given.is_ipv4() == is_ipv4);
     given.or_else(|| routing.as_mut().ok()?.address_of_pod(is_ipv4))
+}
+
+/// An address that flaps has moved several times shortly before; moves of others are not noted.
+fn moved_at(data: &ConflictData) -> Known<UnixTime> {
+    let at = unix(data.raised_at).filter(|_| data.kind == ConflictKind::Flapping);
+    match at {
+        Some(at) => Known::Value(at, Source::Engine),
+        None => not_checked(MOVES, "only those of allowed addresses are noted"),
+    }
 }
 
 /// Whether it is on this node, whose name events of an earlier version do not repeat.

@@ -2,6 +2,7 @@
 
 mod aws;
 mod calico;
+mod followed;
 mod host_local;
 mod record;
 
@@ -28,7 +29,7 @@ use crate::ipam::IpamSettings;
 use aws::Ipamd;
 use calico::Blocks;
 use record::Allocations;
-pub(super) use record::FoundPool;
+pub(super) use record::{Candidate, FoundPool};
 
 /// The type of Calico's IPAM, whose state is in the datastore of the API server.
 const CALICO: &str = "calico-ipam";
@@ -107,7 +108,7 @@ impl PoolReader {
     }
 
     /// The pool that assigns `address` on `node`: one of `host-local` whose configuration or state has the address, else that of
-    /// Calico or the AWS VPC CNI.
+    /// Calico, of the AWS VPC CNI, or of another network whose allocations are followed.
     ///
     /// # Errors
     /// Why there is none, or it is not known.
@@ -127,12 +128,19 @@ impl PoolReader {
         {
             return Ok(pool);
         }
+        let is_only = configured.len() == 1;
         if let Some(network) = of("aws-cni") {
-            let is_only = configured.len() == 1;
             let (settings, plugins) = (&self.settings, &self.watched.plugins);
             return Ok(self
                 .ipamd
                 .pool(network, is_only, settings, plugins, requests));
+        }
+        let found = configured.iter().find_map(|network| {
+            let pool = self.watched.pools.pool(&network.name, address)?;
+            Some(followed::pool(network, is_only, &pool))
+        });
+        if let Some(pool) = found {
+            return Ok(pool);
         }
         Err("no configured network assigns the address whose IPAM can be read".to_owned())
     }

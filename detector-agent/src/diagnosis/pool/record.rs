@@ -16,6 +16,27 @@ use crate::diagnosis::files::not_checked;
 /// The owners of each address that is allocated.
 pub(super) type Allocations = HashMap<IpAddr, Vec<Owner>>;
 
+/// A claimant that may be the owner of an allocation.
+#[derive(Debug)]
+pub(in crate::diagnosis) struct Candidate {
+    pub(in crate::diagnosis) facts: ClaimantFacts,
+    /// The id of its sandbox.
+    pub(in crate::diagnosis) sandbox: Option<String>,
+    /// Its `namespace/name`, unless that was found by the addresses on its device, which prove nothing about one of them.
+    pub(in crate::diagnosis) name: Option<String>,
+}
+
+impl Candidate {
+    pub(in crate::diagnosis) fn new(facts: ClaimantFacts, pod: Option<&Pod>) -> Self {
+        let by_record = pod.filter(|pod| !pod.is_matched_by_address);
+        Self {
+            facts,
+            sandbox: pod.and_then(|pod| pod.container_id.clone()),
+            name: by_record.map(full_name),
+        }
+    }
+}
+
 /// An owner of an allocation.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
@@ -39,18 +60,15 @@ pub(super) enum OwnerIs {
 }
 
 impl Owner {
-    fn owned_by(&self, claimants: &[(ClaimantFacts, Option<String>)]) -> OwnedBy {
-        let name_of = |claimant: &ClaimantFacts| claimant.pod.value().map(|pod| pod.name.clone());
+    fn owned_by(&self, claimants: &[Candidate]) -> OwnedBy {
         let (ours, is_comparable): (Vec<usize>, bool) = match &self.is {
             OwnerIs::Sandbox(id) => (
-                positions(claimants, |(_, sandbox)| sandbox.as_ref() == Some(id)),
-                claimants.iter().all(|(_, sandbox)| sandbox.is_some()),
+                positions(claimants, |c| c.sandbox.as_ref() == Some(id)),
+                claimants.iter().all(|c| c.sandbox.is_some()),
             ),
             OwnerIs::PodNamed(name) => (
-                positions(claimants, |(claimant, _)| {
-                    name_of(claimant).as_ref() == Some(name)
-                }),
-                claimants.iter().all(|(c, _)| c.pod.value().is_some()),
+                positions(claimants, |c| c.name.as_ref() == Some(name)),
+                claimants.iter().all(|c| c.name.is_some()),
             ),
             OwnerIs::Node => return OwnedBy::Node,
             OwnerIs::Other => return OwnedBy::Other,
@@ -138,11 +156,11 @@ impl FoundPool {
         }
     }
 
-    /// The facts about the pool. `claimants` have their sandboxes' ids, and `pods` are those of the node.
+    /// The facts about the pool. `pods` are those of the node.
     pub(in crate::diagnosis) fn facts(
         &self,
         address: IpAddr,
-        claimants: &[(ClaimantFacts, Option<String>)],
+        claimants: &[Candidate],
         pods: &HashMap<IfIndex, Arc<Pod>>,
     ) -> PoolFacts {
         let owners = match self.allocations() {

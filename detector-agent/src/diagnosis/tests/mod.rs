@@ -5,6 +5,7 @@
 mod aws;
 mod calico;
 mod nodes;
+mod others;
 mod plugins;
 
 use std::{fs, sync::Arc, time::Instant};

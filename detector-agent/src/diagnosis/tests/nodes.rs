@@ -97,7 +97,7 @@ fn overlap_names_who_wrote_the_range_and_when() {
     let diagnosis = explain(&mut collector, Finding::Anomaly(&overlap()));
     assert_unknown(&diagnosis);
     assert_eq!(diagnosis.ruled_out, [Cause::PodCidrTwice]);
-    node.api.fail_all(NODES);
+    node.api.fail_all("/api/v1/nodes/worker-8");
     let diagnosis = explain(&mut collector, Finding::Anomaly(&overlap()));
     assert_unknown(&diagnosis);
     assert_eq!(diagnosis.not_checked.len(), 1, "{diagnosis:#?}");
@@ -115,6 +115,6 @@ fn pods_of_two_nodes_with_one_range_are_explained_by_it() {
     put_pod(&node, "10.244.2.11");
     assert_unknown(&explain(&mut collector, Finding::Conflict(&conflict)));
     // Nor is anything known of a pod that cannot be read.
-    node.api.fail_all(PODS);
+    node.api.fail_all("/api/v1/namespaces/shop/pods");
     assert_unknown(&explain(&mut collector, Finding::Conflict(&conflict)));
 }
