@@ -252,13 +252,12 @@ impl Collector {
     /// A claimant on another node, of which the API server alone knows something.
     fn on_other_node(&mut self, claimant: &ClaimantData, address: IpAddr) -> ClaimantFacts {
         let pod = claimant.pod.as_deref();
-        let uid = pod.and_then(|pod| pod.uid.as_deref());
         let mut facts = claimants::on_other_node(claimant, pod, address);
-        if let (Known::Value(facts, _), Some(pod), Some(uid)) = (&mut facts.pod, pod, uid) {
-            let name = (&*pod.namespace, &*pod.name);
-            // What cannot be read gives it no address.
-            facts.addresses =
-                nodes::addresses_of_pod(name, uid, &mut self.requests).unwrap_or_default();
+        if let (Known::Value(known, _), Some(pod)) = (&mut facts.pod, pod) {
+            match nodes::addresses_of_pod(pod, &mut self.requests) {
+                Ok(addresses) => known.addresses = addresses,
+                Err(why) => facts.pod = not_checked(format!("pod {}", known.name), why),
+            }
         }
         facts
     }
@@ -285,7 +284,7 @@ impl Collector {
             ..
         } in &mut claimants
         {
-            let is_here = claimant.node == node;
+            let is_here = claimant.node.is_empty() || claimant.node == node;
             let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
                 continue;
             };

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ::kube::{Api, Client, api::ListParams};
 use detector_engine::diagnosis::{Known, NodeRange, PodCidrWriter, Source, UnixTime};
+use detector_event::Pod as FoundPod;
 use ipnet::IpNet;
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -96,18 +97,18 @@ fn writer(entry: &ManagedFieldsEntry) -> Option<PodCidrWriter> {
 /// # Errors
 /// One sentence.
 pub(super) fn addresses_of_pod(
-    (namespace, name): (&str, &str),
-    uid: &str,
+    pod: &FoundPod,
     requests: &mut Requests,
 ) -> Result<Vec<IpAddr>, String> {
+    let (namespace, name) = (&pod.namespace, &pod.name);
     let one = ListParams::default().fields(&format!("metadata.name={name}"));
     let list = requests.kube(async |client| {
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         let list = pods.list(&one).await;
-        list.map_err(|error| format!("pod {namespace}/{name}: {error}"))
+        list.map_err(|error| error.to_string())
     })?;
     let pods = list.items.into_iter();
-    let mut pods = pods.filter(|pod| pod.metadata.uid.as_deref() == Some(uid));
+    let mut pods = pods.filter(|found| pod.uid.is_some() && found.metadata.uid == pod.uid);
     let status = pods.next().and_then(|pod| pod.status);
     let addresses = status.and_then(|status| status.pod_ips).unwrap_or_default();
     Ok(addresses

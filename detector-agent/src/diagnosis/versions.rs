@@ -80,13 +80,15 @@ impl Versions {
     /// The versions, now and before.
     pub(super) fn facts(&self) -> Known<ResourceVersions> {
         const WHAT: &str = "resource versions of the API server";
+        let source = Source::KubernetesObject("the list of pods".to_owned());
+        if let Some(restored) = &self.restored {
+            return Known::Value(restored.clone(), source);
+        }
         if let Some(why) = &self.failed {
             return not_checked(WHAT, why.clone());
         }
-        let source = Source::KubernetesObject("the list of pods".to_owned());
-        match (&self.restored, self.first_at, self.last) {
-            (Some(restored), ..) => Known::Value(restored.clone(), source),
-            (None, Some(kept_at), Some((noticed_at, version))) => Known::Value(
+        match self.first_at.zip(self.last) {
+            Some((kept_at, (noticed_at, version))) => Known::Value(
                 ResourceVersions {
                     before: version,
                     kept_at,
@@ -95,7 +97,7 @@ impl Versions {
                 },
                 source,
             ),
-            _ => not_checked(WHAT, "none was read yet"),
+            None => not_checked(WHAT, "none was read yet"),
         }
     }
 }

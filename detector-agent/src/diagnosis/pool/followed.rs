@@ -9,6 +9,14 @@ use detector_engine::{
 
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
 
+/// Whether the address is, or may be, of the pool.
+pub(super) fn may_have(pool: &Pool, address: IpAddr) -> bool {
+    let ranges = &pool.coverage.ranges;
+    pool.allocated.contains_key(&address)
+        || ranges.is_empty()
+        || ranges.iter().any(|range| range.contains(&address))
+}
+
 /// The pool of `network`. `is_only`: the node has no other network.
 pub(super) fn pool(network: &NetworkConfig, is_only: bool, pool: &Pool) -> FoundPool {
     let place = pool.source.place.clone();

@@ -135,9 +135,12 @@ impl PoolReader {
                 .ipamd
                 .pool(network, is_only, settings, plugins, requests));
         }
-        let found = configured.iter().find_map(|network| {
+        let mut others = configured
+            .iter()
+            .filter(|network| network.data_dir.is_none() && network.ipam != CALICO);
+        let found = others.find_map(|network| {
             let pool = self.watched.pools.pool(&network.name, address)?;
-            Some(followed::pool(network, is_only, &pool))
+            followed::may_have(&pool, address).then(|| followed::pool(network, is_only, &pool))
         });
         if let Some(pool) = found {
             return Ok(pool);

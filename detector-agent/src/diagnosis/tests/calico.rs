@@ -220,6 +220,39 @@ fn incident_with_stale_endpoints_is_a_release() {
     assert_cause(&diagnosis, Cause::ReleasedInUse, CauseConfidence::Proven);
 }
 
+/// `calico-eleven-devices.json`: eleven pods with one address, after an upgrade that left IPAM inconsistent.
+#[test]
+fn incident_with_eleven_pods_is_a_block_that_was_created_again() {
+    let text =
+        include_str!("../../../../detector-testkit/fixtures/scenarios/calico-eleven-devices.json");
+    let facts: Value = serde_json::from_str(text).unwrap();
+    let (mut node, _) = node();
+    node.pods.clear();
+    for (n, pod) in (1..).zip(facts["neighbours"].as_array().unwrap()) {
+        let name: &'static str = pod["pod"].as_str().unwrap().to_owned().leak();
+        node.add(&TestPod::new(name, ADDRESS, minute(n)));
+    }
+    // In etcd, which cannot be read.
+    node.api.uninstall(POOLS);
+    let diagnosis = cause_of_conflict(&mut node);
+    assert_unknown(&diagnosis);
+    let excluded = [Cause::SandboxGone, Cause::NotFromIpam, Cause::TwoAllocators];
+    assert!(
+        excluded
+            .iter()
+            .all(|cause| diagnosis.ruled_out.contains(cause))
+    );
+    // In the API server, with a block that knows the last pod.
+    let pool = json!({"cidr": "10.244.0.0/16", "blockSize": 26});
+    node.api.apply(POOLS, "default", &pool);
+    let last = handle(node.pods.last().unwrap());
+    let block = block(minute(10), NODE, &[(5, &last)]);
+    node.api.apply_object(BLOCKS, &block);
+    let diagnosis = cause_of_conflict(&mut node);
+    assert_cause(&diagnosis, Cause::BlockRecreated, CauseConfidence::Proven);
+    assert_eq!(diagnosis.affected.pods, 10, "{diagnosis:#?}");
+}
+
 #[test]
 fn storm_of_findings_costs_one_read_of_each_block() {
     let (mut node, [_, second, _]) = node();
