@@ -340,7 +340,7 @@ impl ConflictData {
     /// Whether agents look for its cause.
     #[must_use]
     pub fn is_diagnosed(&self) -> bool {
-        self.scope == ConflictScope::Node && self.vlan.is_none()
+        self.vlan.is_none()
     }
 
     /// Whether it ended.

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
-    diagnosis::{self, Collector, PoolHistory},
+    diagnosis::{self, Collector, PoolHistory, Watched},
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
         Reporter,
@@ -147,6 +147,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube.clone());
+    let plugins = sources.plugins();
     pods.announce(&sources);
     let lines_part = lines.is_some().then(|| health.part(Role::Sink, "lines"));
     let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
@@ -252,8 +253,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             history.note(&update);
             handle.send(LoopMessage::Pool(update))
         };
-        let settings = args.common.ipam.clone();
+        let (settings, kube) = (args.common.ipam.clone(), kube.clone());
         ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
+    };
+    let watched = Watched {
+        pods: Arc::clone(&pods),
+        plugins,
+        pools: history,
+        blocks: ipam.blocks(),
     };
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("ipam", move || {
@@ -282,7 +289,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     })?;
     let diagnosed = handle.clone();
     let collector =
-        Collector::new(&args.common.ipam, settings, pods, history).map_err(AgentError::Start)?;
+        Collector::new(&args.common.ipam, settings, kube, watched).map_err(AgentError::Start)?;
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("diagnosis", move || {
         let emit = move |id, address, is_news| {

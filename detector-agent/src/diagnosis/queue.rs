@@ -104,34 +104,38 @@ impl Drop for DiagnosisSink {
     }
 }
 
+/// What there is to do.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Explain a finding, and when it was due.
+    Finding(AnyEvent, Instant),
+    /// It is time to look at what later findings may depend on.
+    Look,
+    /// The sink was dropped.
+    Closed,
+}
+
 impl Findings {
-    /// The next finding to explain, and when it was due; waits for one. `None` once the sink is dropped.
-    pub(crate) fn next(&self) -> Option<(AnyEvent, Instant)> {
+    /// Waits for the next finding, until it is time to look.
+    pub(super) fn next(&self, look: Instant) -> Next {
         let mut waiting = self.0.lock();
         loop {
             if waiting.is_closed {
-                return None;
+                return Next::Closed;
             }
+            let now = Instant::now();
             let next = waiting.findings.iter().map(|(id, f)| (f.due(), *id)).min();
-            let wait = next.map(|(due, _)| due.saturating_duration_since(Instant::now()));
-            let waited = match (wait, next) {
-                (Some(Duration::ZERO), Some((due, id))) => {
-                    let finding = waiting.findings.remove(&id)?;
-                    return Some((finding.event, due));
-                }
-                (Some(wait), _) => {
-                    let waited = self.0.changed.wait_timeout(waiting, wait);
-                    waited
-                        .map(|(waiting, _)| waiting)
-                        .map_err(|e| e.into_inner().0)
-                }
-                (None, _) => self
-                    .0
-                    .changed
-                    .wait(waiting)
-                    .map_err(PoisonError::into_inner),
-            };
-            waiting = waited.unwrap_or_else(|waiting| waiting);
+            if let Some((due, id)) = next.filter(|(due, _)| *due <= now)
+                && let Some(finding) = waiting.findings.remove(&id)
+            {
+                return Next::Finding(finding.event, due);
+            }
+            if look <= now {
+                return Next::Look;
+            }
+            let until = next.map_or(look, |(due, _)| due.min(look));
+            let waited = self.0.changed.wait_timeout(waiting, until - now);
+            waiting = waited.map_or_else(|e| e.into_inner().0, |(waiting, _)| waiting);
         }
     }
 }

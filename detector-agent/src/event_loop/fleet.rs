@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use detector_engine::{
     Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp,
 };
-use detector_event::Change;
+use detector_event::{Change, SubjectId};
 use detector_fleet::{Report, Subject};
 use ipnet::IpNet;
 
@@ -42,6 +42,45 @@ impl<T> OpenFinding<T> {
             is_reported: report.is_reporter,
             is_restored,
         }
+    }
+}
+
+impl OpenFinding<Conflict> {
+    fn report_diagnosis(&mut self, now: Timestamp, reporter: &mut Reporter) {
+        let latency = self.item.latency();
+        let diagnosed = Conflict {
+            updated_at: now,
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
+            ..self.item.clone()
+        };
+        if !self.is_reported {
+            reporter.report_remote(Change::Updated, &diagnosed);
+        } else if self.is_restored {
+            reporter.report_state(&diagnosed);
+        } else {
+            let last = self.item.reported.as_ref();
+            let reported = reporter.report_conflict(Change::Updated, &diagnosed, last);
+            self.item.reported = reported.or(self.item.reported.take());
+        }
+    }
+}
+
+impl OpenFinding<Anomaly> {
+    fn report_diagnosis(&mut self, now: Timestamp, reporter: &mut Reporter) {
+        let latency = self.item.reported_latency_us.unwrap_or_default() * 1_000;
+        let diagnosed = Anomaly {
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
+            ..self.item.clone()
+        };
+        let diagnosis = reporter.diagnosis_of(self.item.id.into());
+        if !self.is_reported {
+            reporter.report_remote(Change::Updated, &diagnosed);
+        } else if self.is_restored {
+            reporter.report_state(&diagnosed);
+        } else if self.item.reported_diagnosis != diagnosis {
+            reporter.report_anomaly(Change::Updated, &diagnosed);
+        }
+        self.item.reported_diagnosis = diagnosis;
     }
 }
 
@@ -197,6 +236,29 @@ impl Core {
         }
     }
 
+    /// Reports, if that is news, why a conflict between nodes came about, or several have a range. Whether it is open.
+    pub(super) fn report_fleet_diagnosis(&mut self, id: SubjectId, is_news: bool) -> bool {
+        let now = clock::now();
+        let reporter = &mut self.outputs.reporter;
+        let conflicts = self.fleet.conflicts.values_mut();
+        let mut conflicts = conflicts.filter(|open| SubjectId::from(open.item.id) == id);
+        if let Some(open) = conflicts.next() {
+            if is_news {
+                open.report_diagnosis(now, reporter);
+            }
+            return true;
+        }
+        let overlaps = self.fleet.overlaps.values_mut();
+        let mut overlaps = overlaps.filter(|open| SubjectId::from(open.item.id) == id);
+        let Some(open) = overlaps.next() else {
+            return false;
+        };
+        if is_news {
+            open.report_diagnosis(now, reporter);
+        }
+        true
+    }
+
     fn apply_overlap(&mut self, report: &Report, range: IpNet) {
         let mut overlap = fleet::overlap(report, range, &clock::moment());
         let previous = self.fleet.overlaps.remove(&overlap.id);
@@ -205,6 +267,7 @@ impl Core {
         if let Some(previous) = previous {
             overlap.raised_at = previous.item.raised_at;
             overlap.reported_latency_us = previous.item.reported_latency_us;
+            overlap.reported_diagnosis = previous.item.reported_diagnosis;
             is_same = previous.item.overlap == overlap.overlap;
         }
         if !report.is_resolved {
@@ -217,9 +280,10 @@ impl Core {
             // Nothing changed that an event about it contains.
             Step::Report(Change::Updated) | Step::ReportRemote(Change::Updated) if is_same => {}
             Step::Report(change) => {
-                let (latency_us, _) = reporter.report_anomaly(change, &overlap);
+                let (latency_us, diagnosis) = reporter.report_anomaly(change, &overlap);
                 if let Some(open) = self.fleet.overlaps.get_mut(&overlap.id) {
                     open.item.reported_latency_us = Some(latency_us);
+                    open.item.reported_diagnosis = diagnosis;
                 }
             }
             Step::ReportRemote(change) => reporter.report_remote(change, &overlap),
@@ -236,7 +300,8 @@ mod tests {
 
     use std::sync::{Arc, Mutex};
 
-    use detector_event::{AnyEvent, ChangedField, EventMaker};
+    use detector_engine::diagnosis::Cause;
+    use detector_event::{AnyEvent, ChangedField, EventMaker, Explanation, Explanations};
     use detector_fleet::samples;
 
     use super::*;
@@ -301,6 +366,7 @@ mod tests {
         let open = fleet.conflicts.get(&conflict.id);
         assert_eq!(step(&report, open), Step::ReportState, "without an event");
     }
+
     /// Keeps what changed according to each event.
     #[derive(Clone, Debug, Default)]
     struct Changes(Arc<Mutex<Vec<Vec<ChangedField>>>>);
@@ -312,6 +378,41 @@ mod tests {
                 changes.push(event.data.changed.clone());
             }
         }
+    }
+
+    #[test]
+    fn diagnosis_of_a_conflict_between_nodes_is_an_update() {
+        let metrics = Arc::new(Metrics::new());
+        let (requests, _requested) = tokio::sync::mpsc::channel(1);
+        let pods = PodLookups::new(Arc::default(), requests);
+        let explanations = Arc::new(Explanations::default());
+        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let maker = maker.explained_by(Arc::clone(&explanations));
+        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
+        let changes = Changes::default();
+        reporter.add_sink(Box::new(changes.clone()));
+        let mut fleet = FleetConflicts::default();
+        let report = samples::report("10.0.0.1");
+        let address = IpAddr::from([10, 0, 0, 1]);
+        fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        let id = report.conflict.conflict_id;
+        let explanation = Explanation {
+            diagnosis: Arc::new(detector_event::samples::diagnosis(Cause::PodCidrTwice, 1)),
+            timeline: Arc::default(),
+        };
+        assert!(explanations.set(id.into(), explanation));
+        // Once: the second time it is as it was.
+        for _ in 0..2 {
+            let open = fleet.conflicts.get_mut(&id).unwrap();
+            open.report_diagnosis(clock::now(), &mut reporter);
+        }
+        reporter.deliver();
+        let changes = std::mem::take(&mut *changes.0.lock().unwrap());
+        let updates = changes.iter().filter(|changed| !changed.is_empty());
+        assert_eq!(
+            updates.collect::<Vec<_>>(),
+            [&vec![ChangedField::Diagnosis]]
+        );
     }
 
     #[test]

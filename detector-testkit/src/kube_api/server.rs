@@ -114,6 +114,16 @@ impl ApiServer {
         self.store(path, json!({"metadata": {"name": name}, "status": status}));
     }
 
+    /// Creates or replaces an object with all of its metadata.
+    pub fn apply_object(&self, path: &str, object: &Value) {
+        self.store(path, object.clone());
+    }
+
+    /// Goes on from another resource version, as a datastore does that was restored from a backup.
+    pub fn continue_from(&self, version: u64) {
+        self.change(|objects| objects.version = version);
+    }
+
     /// Makes a resource exist.
     pub fn install(&self, path: &str) {
         self.change(|objects| objects.install(path));
