@@ -56,7 +56,7 @@ use crate::{
     persist::history::History,
     pods::PodDirectory,
     process::{clock, descriptors, threads},
-    sinks::Feed,
+    sinks::EventFeed,
 };
 use engine_client::EngineClient;
 use history::HistoryReader;
@@ -149,7 +149,7 @@ pub struct Sources {
     /// Sends queries to the event loop.
     pub inbox: EventLoopHandle,
     /// Recent events, filled by a sink.
-    pub feed: Feed,
+    pub feed: EventFeed,
     /// What ended, filled by a sink.
     pub history: Arc<History>,
     /// Export one metric series per claimed address.
@@ -469,7 +469,7 @@ impl App {
                 explanations: Arc::default(),
                 pods: Arc::default(),
                 inbox,
-                feed: Feed::default(),
+                feed: EventFeed::default(),
                 history: Arc::default(),
                 export_claims: false,
             },

@@ -1,13 +1,17 @@
 //! The reader of one pool, for any IPAM.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use detector_engine::PoolId;
 use tokio::sync::mpsc;
 
 use super::{
-    PoolRead, aws::AwsReader, calico::CalicoReader, cni_config::IpamNetwork,
-    host_local::HostLocalReader, settings::IpamSettings,
+    PoolRead,
+    aws::AwsReader,
+    calico::{CalicoReader, FollowedBlocks},
+    cni_config::IpamNetwork,
+    host_local::HostLocalReader,
+    settings::IpamSettings,
 };
 use crate::kube_client::KubeClient;
 
@@ -59,9 +63,13 @@ impl PoolReader {
     }
 
     /// Follows an IPAM that is not in files; `changed` gets the pool's id when there is something to read.
-    pub(super) fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
+    pub(super) fn follow(
+        &mut self,
+        changed: mpsc::UnboundedSender<PoolId>,
+        blocks: &Arc<FollowedBlocks>,
+    ) {
         if let Self::Calico(reader) = self {
-            reader.follow(changed);
+            reader.follow(changed, Arc::clone(blocks));
         }
     }
 

@@ -17,6 +17,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
+    calico::FollowedBlocks,
     cni_config::{self, CniConfig, IpamNetwork},
     directory_watch::{ChangedSubjects, DirectoryWatch},
     reader::PoolReader,
@@ -64,6 +65,8 @@ pub struct IpamWatcher<F> {
     unread: BTreeSet<PoolId>,
     /// Pools that are followed and have something to read.
     followed: (UnboundedSender<PoolId>, UnboundedReceiver<PoolId>),
+    /// Calico's, for others.
+    blocks: Arc<FollowedBlocks>,
     /// `None` if inotify is not available.
     directories: Option<DirectoryWatch<Subject>>,
 }
@@ -91,8 +94,14 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             next_id: 0,
             unread: BTreeSet::new(),
             followed: unbounded_channel(),
+            blocks: Arc::default(),
             directories: None,
         }
+    }
+
+    /// The blocks of Calico that are followed.
+    pub(crate) fn blocks(&self) -> Arc<FollowedBlocks> {
+        Arc::clone(&self.blocks)
     }
 
     /// Runs until the sender of `requests` is dropped. A requested pool is read at once.
@@ -227,7 +236,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             self.next_id += 1;
             let kube = self.kube.clone();
             let mut reader = PoolReader::new(network.clone(), id, &self.settings, &self.node, kube);
-            reader.follow(self.followed.0.clone());
+            reader.follow(self.followed.0.clone(), &self.blocks);
             self.readers.insert(id, (network, reader));
             self.unread.insert(id);
             dirty.insert(Subject::Pool(id));
@@ -263,12 +272,12 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         if self.directories.is_none() && reader.directory().is_some() {
             summary.push_str("; polled, because inotify is not available");
         }
-        self.show(&name, read.state, summary);
+        self.report_pool(&name, read.state, summary);
         (self.notify)(PoolUpdate::Read(read.pool, read.changed))
     }
 
-    /// Shows a pool in `/readyz`, and logs it if more than a count changed.
-    fn show(&mut self, name: &str, state: State, summary: String) {
+    /// Reports a pool in `/readyz`, and logs it if more than a count changed.
+    fn report_pool(&mut self, name: &str, state: State, summary: String) {
         let without_counts = summary.chars().filter(|c| !c.is_ascii_digit()).collect();
         let now = (state, without_counts);
         if self.logged.get(name) != Some(&now) {

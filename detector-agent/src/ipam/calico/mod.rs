@@ -9,6 +9,7 @@
 mod blocks;
 mod followed_block;
 mod ip_pools;
+mod lookup;
 mod read_budget;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,11 @@ use detector_event::{State, counted};
 #[cfg(feature = "fuzzing")]
 pub(super) use self::blocks::MAX_ADDRESSES;
 pub(super) use self::blocks::NodeBlocks;
+pub(crate) use self::{
+    blocks::{BlockAllocation, allocations, is_of_node, range},
+    lookup::BlockLookup,
+    view::{Block, FollowedBlocks},
+};
 use self::{
     ip_pools::IpPools,
     view::{BlocksView, ViewedBlock},
@@ -86,8 +92,12 @@ impl CalicoReader {
     }
 
     /// Follows the blocks from now on; `changed` gets the pool's id whenever there is something new to read. The watch
-    /// ends when the reader is dropped.
-    pub(super) fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
+    /// ends when the reader is dropped. `shared` gets the blocks for others.
+    pub(super) fn follow(
+        &mut self,
+        changed: mpsc::UnboundedSender<PoolId>,
+        shared: Arc<FollowedBlocks>,
+    ) {
         let Some(kube) = &self.kube else {
             return;
         };
@@ -95,6 +105,7 @@ impl CalicoReader {
         let (published, view) = latest::channel(BlocksView::default());
         let id = self.id;
         let publish = move |view| {
+            shared.set(&view);
             // They fail once the reader is gone.
             let _ = published.send(view);
             let _ = changed.send(id);
@@ -197,18 +208,19 @@ impl CalicoReader {
 async fn read_once(kube: &KubeClient) -> Result<BlocksView, String> {
     let client = kube.connect().await.map_err(|error| error.to_string())?.0;
     let pools = IpPools::list(client.clone()).await?;
-    let api = blocks_api(client);
     let mut view = BlocksView {
         is_loaded: true,
         ..BlocksView::default()
     };
     for range in pools.blocks_of(&blackhole_routes()?) {
         let confirmed_at = Some(clock::now());
-        let block = api.get_opt(&block_name(&range)).await;
-        let block = block.map_err(|error| format!("{PLACE}: {error}"))?;
-        let spec = Arc::new(block.map(spec).unwrap_or_default());
-        view.blocks
-            .insert(range, ViewedBlock { spec, confirmed_at });
+        let block = BlockLookup::read(client.clone(), &range).await?;
+        let viewed = ViewedBlock {
+            created: block.as_ref().and_then(|block| block.created),
+            spec: block.map(|block| block.spec).unwrap_or_default(),
+            confirmed_at,
+        };
+        view.blocks.insert(range, viewed);
     }
     Ok(view)
 }
@@ -237,6 +249,11 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
 /// The name of a block, as `names.CIDRToName` of libcalico-go makes it: `192-168-91-0-26`.
 fn block_name(range: &IpNet) -> String {
     range.trunc().to_string().replace(['.', ':', '/'], "-")
+}
+
+fn created(block: &DynamicObject) -> Option<jiff::Timestamp> {
+    let created = block.metadata.creation_timestamp.as_ref();
+    created.map(|time| time.0)
 }
 
 fn spec(mut block: DynamicObject) -> Value {

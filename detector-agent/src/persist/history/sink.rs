@@ -44,7 +44,7 @@ impl HistorySink {
 }
 
 impl EventSink for HistorySink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         if event.is_resolved() || event.change() == Change::Raised {
             self.history.note(event);
         }
@@ -52,9 +52,9 @@ impl EventSink for HistorySink {
     }
 
     /// Only its end: the agent of another node has the record that it is open.
-    fn display(&mut self, event: &AnyEvent) {
+    fn on_remote_event(&mut self, event: &AnyEvent) {
         if event.is_resolved() {
-            self.offer(event);
+            self.on_event(event);
         }
     }
 }

@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 
 use detector_event::AnyEvent;
 use redb::{
-    ReadTransaction, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
-    TableDefinition, TableError,
+    Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
+    ReadableTableMetadata as _, TableDefinition, TableError,
 };
 
 use super::{EndedKey, RECENT, Stored, is_conflict};
@@ -55,56 +55,56 @@ impl Stored {
         events: impl Iterator<Item = &'e mut AnyEvent>,
     ) -> Result<u64, StoreError> {
         let database = self.store.database()?;
-        let result = database
-            .begin_write()
-            .map_err(StoreError::from)
-            .and_then(|write| {
-                let mut too_large = 0;
-                {
-                    let mut table = write.open_table(EVENTS)?;
-                    let mut ids = write.open_table(IDS)?;
-                    for event in events {
-                        let id = event.subject_id().into();
-                        if let Some(ended_at) = ids.remove(id)?
-                            && let Some(before) = table.remove((ended_at.value(), id))?
-                            && let Some(before) = decode(before.value())
-                        {
-                            event.complete_from(&before);
-                        }
-                        let Some(key) = EndedKey::of(event) else {
-                            continue;
-                        };
-                        match encode(event) {
-                            Some(text) => {
-                                table.insert((key.ended_at.0, id), text.as_slice())?;
-                                ids.insert(id, key.ended_at.0)?;
-                            }
-                            None => too_large += 1,
-                        }
-                    }
-                    let oldest = self.oldest();
-                    let mut excess = table
-                        .len()?
-                        .saturating_sub(self.bounds.entries.try_into().unwrap_or(u64::MAX));
-                    loop {
-                        let first = table.first()?.map(|(key, _)| key.value());
-                        let Some((ended_at, id)) =
-                            first.filter(|(ended_at, _)| excess > 0 || *ended_at < oldest)
-                        else {
-                            break;
-                        };
-                        excess = excess.saturating_sub(1);
-                        table.remove((ended_at, id))?;
-                        ids.remove(id)?;
-                    }
-                }
-                write.commit()?;
-                Ok(too_large)
-            });
+        let result = self.transact(&database, events);
         if result.is_err() {
             self.store.failed(database);
         }
         result
+    }
+
+    fn transact<'e>(
+        &self,
+        database: &Database,
+        events: impl Iterator<Item = &'e mut AnyEvent>,
+    ) -> Result<u64, StoreError> {
+        let write = database.begin_write()?;
+        let mut table = write.open_table(EVENTS)?;
+        let mut ids = write.open_table(IDS)?;
+        let mut too_large = 0;
+        for event in events {
+            let id = event.subject_id().into();
+            if let Some(ended_at) = ids.remove(id)?
+                && let Some(before) = table.remove((ended_at.value(), id))?
+                && let Some(before) = decode(before.value())
+            {
+                event.complete_from(&before);
+            }
+            let Some(key) = EndedKey::of(event) else {
+                continue;
+            };
+            match encode(event) {
+                Some(text) => {
+                    table.insert((key.ended_at.0, id), text.as_slice())?;
+                    ids.insert(id, key.ended_at.0)?;
+                }
+                None => too_large += 1,
+            }
+        }
+        let (room, oldest) = (self.bounds.entries as u64, self.oldest());
+        loop {
+            let first = table.first()?.map(|(key, _)| key.value());
+            let has_room = table.len()? <= room;
+            let Some((ended_at, id)) =
+                first.filter(|(ended_at, _)| !has_room || *ended_at < oldest)
+            else {
+                break;
+            };
+            table.remove((ended_at, id))?;
+            ids.remove(id)?;
+        }
+        drop((table, ids));
+        write.commit()?;
+        Ok(too_large)
     }
 }
 

@@ -26,7 +26,7 @@ fn node(directory: &Path) -> TestNode {
 
 impl TestNode {
     fn offer(&mut self, event: impl Into<AnyEvent>) {
-        self.sink.as_mut().unwrap().offer(&event.into());
+        self.sink.as_mut().unwrap().on_event(&event.into());
     }
 
     /// The ids in the history, newest first, once the thread has read and written it.
@@ -109,9 +109,9 @@ fn in_memory_only_the_newest_of_each_kind_are_kept() {
     let mut drift = samples::drift("10.0.1.1");
     drift.data.state = conflict(0, 0).1.data.state;
     drift.data.resolved_at = conflict(0, 9_000).1.data.resolved_at;
-    sink.offer(&drift.into());
+    sink.on_event(&drift.into());
     for number in 0..200 {
-        sink.offer(&conflict(number, 300 - u64::from(number)).1.into());
+        sink.on_event(&conflict(number, 300 - u64::from(number)).1.into());
     }
     let ended = ids(&history);
     assert_eq!(ended.len(), 51);
@@ -219,7 +219,7 @@ fn conflicts_of_the_fleet_end_only_by_their_event() {
     drop(first);
     assert!(node(directory.path()).ended().is_empty());
     let mut third = node(directory.path());
-    third.sink.as_mut().unwrap().display(&end.into());
+    third.sink.as_mut().unwrap().on_remote_event(&end.into());
     assert_eq!(third.ended(), [id(1)]);
 }
 
