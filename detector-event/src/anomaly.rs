@@ -214,6 +214,18 @@ impl AnomalyData {
         data
     }
 
+    /// Whether agents look for its cause.
+    #[must_use]
+    pub fn is_diagnosed(&self) -> bool {
+        match self.kind {
+            AnomalyKind::IpamDrift | AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray => {
+                self.device.is_some() && self.vlan.is_none()
+            }
+            AnomalyKind::PodCidrOverlap => self.range.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether it ended.
     #[must_use]
     pub fn is_resolved(&self) -> bool {

@@ -112,7 +112,7 @@ pub(super) struct Look {
 }
 
 impl Look {
-    /// Adds why everything was found, as far as one look can tell: nobody saw what was deleted.
+    /// Adds why everything was found, as far as one look can show it: what was deleted before is unknown.
     ///
     /// # Errors
     /// If the system refuses basic resources.

@@ -151,8 +151,8 @@ fn vip_label(pod: &Pod) -> Option<String> {
 fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {
     let mut evidence = claimant.evidence.iter();
     let assigned = evidence.find(|e| {
-        let is_on_further_interface = matches!(e.detail, Some(EvidenceDetail::OnInterface(_)));
-        e.kind == EvidenceKind::Address && !is_on_further_interface
+        let is_on_internal_interface = matches!(e.detail, Some(EvidenceDetail::OnInterface(_)));
+        e.kind == EvidenceKind::Address && !is_on_internal_interface
     });
     if let Some(assigned) = assigned {
         let since = assigned.first_seen.and_then(unix);

@@ -26,14 +26,6 @@ use crate::{
     pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
-/// The anomalies that are explained.
-const EXPLAINED: [AnomalyKind; 4] = [
-    AnomalyKind::IpamDrift,
-    AnomalyKind::GatewayUnresolved,
-    AnomalyKind::RouteAstray,
-    AnomalyKind::PodCidrOverlap,
-];
-
 /// What is to be explained.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Finding<'d> {
@@ -153,7 +145,7 @@ impl Collector {
     }
 
     fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if data.vlan.is_some() {
+        if !data.is_diagnosed() {
             return None;
         }
         let mut own = data
@@ -182,7 +174,7 @@ impl Collector {
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
-        if data.vlan.is_some() || !EXPLAINED.contains(&data.kind) {
+        if !data.is_diagnosed() {
             return None;
         }
         if let Some(range) = data.range {

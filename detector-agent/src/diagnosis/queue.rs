@@ -35,19 +35,19 @@ impl Finding {
 
 /// The findings that wait. Bounded by what is open at once.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingFindings {
     findings: BTreeMap<SubjectId, Finding>,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFindings>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingFindings> {
         // A panic while it was held leaves at worst a finding that is not explained.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +76,7 @@ pub(crate) fn queue(explanations: Arc<Explanations>) -> (DiagnosisSink, Findings
 }
 
 impl EventSink for DiagnosisSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         let id = event.subject_id();
         let mut waiting = self.shared.lock();
         let known = waiting.findings.remove(&id);
@@ -92,8 +92,8 @@ impl EventSink for DiagnosisSink {
         self.shared.changed.notify_one();
     }
 
-    fn show(&mut self, state: &AnyEvent) {
-        self.offer(state);
+    fn on_current_state(&mut self, state: &AnyEvent) {
+        self.on_event(state);
     }
 }
 

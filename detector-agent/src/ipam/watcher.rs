@@ -272,12 +272,12 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         if self.directories.is_none() && reader.directory().is_some() {
             summary.push_str("; polled, because inotify is not available");
         }
-        self.show(&name, read.state, summary);
+        self.report_pool(&name, read.state, summary);
         (self.notify)(PoolUpdate::Read(read.pool, read.changed))
     }
 
-    /// Shows a pool in `/readyz`, and logs it if more than a count changed.
-    fn show(&mut self, name: &str, state: State, summary: String) {
+    /// Reports a pool in `/readyz`, and logs it if more than a count changed.
+    fn report_pool(&mut self, name: &str, state: State, summary: String) {
         let without_counts = summary.chars().filter(|c| !c.is_ascii_digit()).collect();
         let now = (state, without_counts);
         if self.logged.get(name) != Some(&now) {

@@ -204,7 +204,7 @@ impl ApiServer {
         self.state.update(|state| state.respond(&request))
     }
 
-    /// A list that goes on until the client closes the connection or the test switches it off.
+    /// A list that continues until the client closes the connection or the test switches it off.
     fn endless_list(&self) -> ResponseBody {
         let start = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
         let blank = Bytes::from(vec![b' '; 1 << 20]);
@@ -227,7 +227,7 @@ impl State {
         let value = change(&mut self.objects);
         for change in self.objects.history.iter().skip(known) {
             for watch in &self.watches {
-                watch.show(change);
+                watch.send(change);
             }
         }
         value
@@ -309,7 +309,7 @@ impl State {
             let watch = Watch { selection, lines };
             let history = self.objects.history.iter();
             for change in history.filter(|change| change.version > from) {
-                watch.show(change);
+                watch.send(change);
             }
             self.watches.retain(|watch| !watch.lines.is_closed());
             self.watches.push(watch);
@@ -331,7 +331,7 @@ impl State {
 }
 
 impl Watch {
-    fn show(&self, change: &Change) {
+    fn send(&self, change: &Change) {
         if let Some(line) = self.selection.line(change) {
             // The watch may have ended.
             let _ = self.lines.send(Ok(line.into()));

@@ -66,7 +66,7 @@ fn probe_uses_the_listener_that_kubelet_reaches() {
         assert_eq!(get["port"], port, "{values}");
         let found = get.get("host").map(|host| host.as_str().unwrap());
         assert_eq!(found, host, "{values}");
-        // Whoever holds the port could fail it.
+        // Another process that holds the port could fail it.
         assert!(container.get("livenessProbe").is_none());
     }
 }
