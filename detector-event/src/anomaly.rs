@@ -217,13 +217,14 @@ impl AnomalyData {
     /// Whether agents look for its cause.
     #[must_use]
     pub fn is_diagnosed(&self) -> bool {
-        match self.kind {
+        let is_subject_known = match self.kind {
             AnomalyKind::IpamDrift | AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray => {
-                self.device.is_some() && self.vlan.is_none()
+                self.device.is_some()
             }
             AnomalyKind::PodCidrOverlap => self.range.is_some(),
             _ => false,
-        }
+        };
+        is_subject_known && self.vlan.is_none()
     }
 
     /// Whether it ended.
