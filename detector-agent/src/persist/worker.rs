@@ -185,11 +185,13 @@ impl PersistenceWorker {
         }
         let lost = self.history.write(Vec::new());
         self.counters.failed.inc_by(lost);
+        // While what is open cannot be stored either, that is shown.
+        if self.behind.is_some() {
+            return;
+        }
         match self.history.problem() {
             Some(problem) => self.part.degraded(format!("the history: {problem}")),
-            None if was_failing && self.behind.is_none() => {
-                self.part.works("stored in --state-dir")
-            }
+            None if was_failing => self.part.works("stored in --state-dir"),
             None => {}
         }
     }
