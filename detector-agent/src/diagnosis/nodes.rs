@@ -25,11 +25,18 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 const RELIST: Duration = Duration::from_secs(5);
 const WHAT: &str = "the podCIDRs of nodes";
 
+/// The podCIDRs of a Node, with who wrote them.
+#[derive(Debug)]
+struct PodCidrs {
+    all: Vec<IpNet>,
+    fact: NodeRange,
+}
+
 /// What the API server says of other nodes and their pods.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
-    /// The podCIDRs of Nodes with who wrote them; `None` if there is no such Node.
-    nodes: HashMap<String, (Instant, Option<(Vec<IpNet>, NodeRange)>)>,
+    /// `None` if there is no such Node.
+    nodes: HashMap<String, (Instant, Option<PodCidrs>)>,
     /// The addresses that kubelet has written into the status of a node's pods, by the pod's UID.
     pods: HashMap<String, (Instant, HashMap<String, Vec<IpAddr>>)>,
 }
@@ -62,8 +69,8 @@ impl OtherNodes {
         let known = names.iter().filter_map(|name| self.nodes.get(*name));
         let known = known.filter_map(|(_, node)| node.as_ref());
         let overlaps = |own: &IpNet| own.contains(&range) || range.contains(own);
-        let ranges = known.filter(|(own, _)| own.iter().any(overlaps));
-        let ranges: Vec<_> = ranges.map(|(_, range)| range.clone()).collect();
+        let ranges = known.filter(|own| own.all.iter().any(overlaps));
+        let ranges: Vec<_> = ranges.map(|own| own.fact.clone()).collect();
         let source = Source::KubernetesObject("nodes".to_owned());
         match ranges.is_empty() {
             true => Known::Absent(source),
@@ -118,15 +125,16 @@ async fn pods_of(client: Client, node: &str) -> Result<HashMap<String, Vec<IpAdd
     Ok(list.items.into_iter().filter_map(addresses).collect())
 }
 
-type ReadNode = (String, Option<(Vec<IpNet>, NodeRange)>);
-
-async fn read(client: Client, names: &[&str]) -> Result<Vec<ReadNode>, String> {
+async fn read(client: Client, names: &[&str]) -> Result<Vec<(String, Option<PodCidrs>)>, String> {
     let api: Api<Node> = Api::all(client);
     let mut nodes = Vec::new();
     for name in names {
         let node = api.get_opt(name).await;
         let node = node.map_err(|error| format!("node {name}: {error}"))?;
-        let range = node.and_then(|node| Some((ranges(&node), node_range(&node)?)));
+        let range = node.and_then(|node| {
+            let all = ranges(&node);
+            node_range(&node).map(|fact| PodCidrs { all, fact })
+        });
         nodes.push(((*name).to_owned(), range));
     }
     Ok(nodes)
