@@ -12,7 +12,9 @@ use super::{
     PoolHistory,
     claimants::{self, unix},
     files::not_checked,
-    node, nodes, plugins,
+    node,
+    nodes::OtherNodes,
+    plugins,
     pool::{Candidate, PoolReader},
     requests::Requests,
     results,
@@ -87,6 +89,7 @@ pub(crate) struct Collector {
     plugins: Arc<PluginPods>,
     requests: Requests,
     versions: Versions,
+    nodes: OtherNodes,
 }
 
 impl Collector {
@@ -109,6 +112,7 @@ impl Collector {
             },
             plugins: watched.plugins,
             versions: Versions::default(),
+            nodes: OtherNodes::default(),
             requests: Requests::new(kube)?,
         })
     }
@@ -154,7 +158,7 @@ impl Collector {
         let device = own.find(|claimant| !is_node(claimant));
         let nodes = match data.scope {
             ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
-            ConflictScope::Fleet => nodes::with_range(
+            ConflictScope::Fleet => self.nodes.with_range(
                 data.present().map(|claimant| claimant.node.as_str()),
                 data.address.into(),
                 &mut self.requests,
@@ -186,7 +190,7 @@ impl Collector {
                 claimants: Vec::new(),
                 newest: Known::Absent(Source::Engine),
                 routing: Err(NOT_NEEDED.to_owned()),
-                nodes: nodes::with_range(
+                nodes: self.nodes.with_range(
                     data.nodes.iter().map(String::as_str),
                     range,
                     &mut self.requests,
@@ -246,7 +250,8 @@ impl Collector {
         let pod = claimant.pod.as_deref();
         let mut facts = claimants::on_other_node(claimant, pod, address);
         if let (Known::Value(known, _), Some(pod)) = (&mut facts.pod, pod) {
-            match nodes::addresses_of_pod(pod, &mut self.requests) {
+            let requests = &mut self.requests;
+            match self.nodes.addresses_of_pod(&claimant.node, pod, requests) {
                 Ok(addresses) => known.addresses = addresses,
                 Err(why) => facts.pod = not_checked(format!("pod {}", known.name), why),
             }

@@ -1,6 +1,10 @@
 //! Which Nodes have a range of pod addresses, and who wrote it.
 
-use std::net::IpAddr;
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use ::kube::{Api, Client, api::ListParams};
 use detector_engine::diagnosis::{Known, NodeRange, PodCidrWriter, Source, UnixTime};
@@ -15,49 +19,131 @@ use super::{files::not_checked, requests::Requests};
 
 /// Most Nodes that are read for one finding.
 const MAX_NODES: usize = 8;
+/// How long what was read is used: two nodes with one range are a finding for each of their pods.
+const MAX_AGE: Duration = Duration::from_secs(30);
+/// Shortest time between two lists of the pods of one node.
+const RELIST: Duration = Duration::from_secs(5);
 const WHAT: &str = "the podCIDRs of nodes";
 
-/// Those of the named Nodes with a podCIDR that overlaps with `range`.
-pub(super) fn with_range<'n>(
-    names: impl Iterator<Item = &'n str>,
-    range: IpNet,
-    requests: &mut Requests,
-) -> Known<Vec<NodeRange>> {
-    let mut names: Vec<_> = names.take(MAX_NODES).collect();
-    names.sort_unstable();
-    names.dedup();
-    let read = requests.kube(async |client| read(client, &names).await);
-    let nodes = match read {
-        Ok(nodes) => nodes,
-        Err(why) => return not_checked(WHAT, why),
-    };
-    let source = Source::KubernetesObject("nodes".to_owned());
-    let ranges = nodes.iter().filter(|node| has_range(node, range));
-    let ranges: Vec<_> = ranges.filter_map(node_range).collect();
-    match ranges.is_empty() {
-        true => Known::Absent(source),
-        false => Known::Value(ranges, source),
+/// The podCIDRs of a Node, with who wrote them.
+#[derive(Debug)]
+struct PodCidrs {
+    all: Vec<IpNet>,
+    fact: NodeRange,
+}
+
+/// What the API server says of other nodes and their pods.
+#[derive(Debug, Default)]
+pub(super) struct OtherNodes {
+    /// `None` if there is no such Node.
+    nodes: HashMap<String, (Instant, Option<PodCidrs>)>,
+    /// The addresses that kubelet has written into the status of a node's pods, by the pod's UID.
+    pods: HashMap<String, (Instant, HashMap<String, Vec<IpAddr>>)>,
+}
+
+impl OtherNodes {
+    /// Those of the named Nodes with a podCIDR that overlaps with `range`.
+    pub(super) fn with_range<'n>(
+        &mut self,
+        names: impl Iterator<Item = &'n str>,
+        range: IpNet,
+        requests: &mut Requests,
+    ) -> Known<Vec<NodeRange>> {
+        let mut names: Vec<_> = names.take(MAX_NODES).collect();
+        names.sort_unstable();
+        names.dedup();
+        self.nodes.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
+        let unread = names.iter().filter(|name| !self.nodes.contains_key(**name));
+        let unread: Vec<_> = unread.copied().collect();
+        if !unread.is_empty() {
+            let now = Instant::now();
+            match requests.kube(async |client| read(client, &unread).await) {
+                Ok(read) => {
+                    let read = read.into_iter();
+                    self.nodes
+                        .extend(read.map(|(name, node)| (name, (now, node))));
+                }
+                Err(why) => return not_checked(WHAT, why),
+            }
+        }
+        let known = names.iter().filter_map(|name| self.nodes.get(*name));
+        let known = known.filter_map(|(_, node)| node.as_ref());
+        let overlaps = |own: &IpNet| own.contains(&range) || range.contains(own);
+        let ranges = known.filter(|own| own.all.iter().any(overlaps));
+        let ranges: Vec<_> = ranges.map(|own| own.fact.clone()).collect();
+        let source = Source::KubernetesObject("nodes".to_owned());
+        match ranges.is_empty() {
+            true => Known::Absent(source),
+            false => Known::Value(ranges, source),
+        }
+    }
+
+    /// The addresses that kubelet has written into the status of a pod of another node; none if the pod is not there.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(super) fn addresses_of_pod(
+        &mut self,
+        node: &str,
+        pod: &FoundPod,
+        requests: &mut Requests,
+    ) -> Result<Vec<IpAddr>, String> {
+        let Some(uid) = &pod.uid else {
+            return Err("its UID is not known".to_owned());
+        };
+        self.pods.retain(|_, (at, _)| at.elapsed() < MAX_AGE);
+        let known = self.pods.get(node);
+        let is_known =
+            known.is_some_and(|(at, pods)| pods.contains_key(uid) || at.elapsed() < RELIST);
+        if !is_known {
+            let now = Instant::now();
+            let pods = requests.kube(async |client| pods_of(client, node).await)?;
+            self.pods.insert(node.to_owned(), (now, pods));
+        }
+        let known = self.pods.get(node).and_then(|(_, pods)| pods.get(uid));
+        Ok(known.cloned().unwrap_or_default())
     }
 }
 
-async fn read(client: Client, names: &[&str]) -> Result<Vec<Node>, String> {
+/// From the watch cache, which costs etcd nothing.
+async fn pods_of(client: Client, node: &str) -> Result<HashMap<String, Vec<IpAddr>>, String> {
+    let pods: Api<Pod> = Api::all(client);
+    let of_node = ListParams::default().match_any();
+    let of_node = of_node.fields(&format!("spec.nodeName={node}"));
+    let list = pods
+        .list(&of_node)
+        .await
+        .map_err(|error| error.to_string())?;
+    let addresses = |pod: Pod| {
+        let addresses = pod
+            .status
+            .and_then(|status| status.pod_ips)
+            .unwrap_or_default();
+        let addresses = addresses.iter().filter_map(|ip| ip.ip.parse().ok());
+        Some((pod.metadata.uid?, addresses.collect()))
+    };
+    Ok(list.items.into_iter().filter_map(addresses).collect())
+}
+
+async fn read(client: Client, names: &[&str]) -> Result<Vec<(String, Option<PodCidrs>)>, String> {
     let api: Api<Node> = Api::all(client);
     let mut nodes = Vec::new();
     for name in names {
         let node = api.get_opt(name).await;
-        nodes.extend(node.map_err(|error| format!("node {name}: {error}"))?);
+        let node = node.map_err(|error| format!("node {name}: {error}"))?;
+        let range = node.and_then(|node| {
+            let all = ranges(&node);
+            node_range(&node).map(|fact| PodCidrs { all, fact })
+        });
+        nodes.push(((*name).to_owned(), range));
     }
     Ok(nodes)
 }
 
-fn has_range(node: &Node, range: IpNet) -> bool {
-    let spec = node.spec.as_ref();
-    let ranges = spec.and_then(|spec| spec.pod_cidrs.as_ref());
-    let mut ranges = ranges.into_iter().flatten();
-    ranges.any(|own| {
-        let own: Result<IpNet, _> = own.parse();
-        own.is_ok_and(|own| own.contains(&range) || range.contains(&own))
-    })
+fn ranges(node: &Node) -> Vec<IpNet> {
+    let ranges = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
+    let ranges = ranges.into_iter().flatten();
+    ranges.filter_map(|range| range.parse().ok()).collect()
 }
 
 fn node_range(node: &Node) -> Option<NodeRange> {
@@ -92,31 +178,6 @@ fn writer(entry: &ManagedFieldsEntry) -> Option<PodCidrWriter> {
     })
 }
 
-/// The addresses that kubelet has written into the status of a pod of any node; none if another pod has its name by now.
-///
-/// # Errors
-/// One sentence.
-pub(super) fn addresses_of_pod(
-    pod: &FoundPod,
-    requests: &mut Requests,
-) -> Result<Vec<IpAddr>, String> {
-    let (namespace, name) = (&pod.namespace, &pod.name);
-    let one = ListParams::default().fields(&format!("metadata.name={name}"));
-    let list = requests.kube(async |client| {
-        let pods: Api<Pod> = Api::namespaced(client, namespace);
-        let list = pods.list(&one).await;
-        list.map_err(|error| error.to_string())
-    })?;
-    let pods = list.items.into_iter();
-    let mut pods = pods.filter(|found| pod.uid.is_some() && found.metadata.uid == pod.uid);
-    let status = pods.next().and_then(|pod| pod.status);
-    let addresses = status.and_then(|status| status.pod_ips).unwrap_or_default();
-    Ok(addresses
-        .iter()
-        .filter_map(|ip| ip.ip.parse().ok())
-        .collect())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
@@ -136,21 +197,5 @@ mod tests {
         let writer = range.writer.value().unwrap();
         assert_eq!(writer.manager, "kubectl-patch");
         assert_eq!(writer.at.to_string(), "2026-11-25T04:04:10Z");
-    }
-
-    #[test]
-    fn ranges_overlap_if_one_contains_the_other() {
-        let has = |own: &str, range: &str| {
-            let node = json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": [own]}});
-            has_range(
-                &serde_json::from_value(node).unwrap(),
-                range.parse().unwrap(),
-            )
-        };
-        assert!(has("10.244.2.0/24", "10.244.2.0/24"));
-        assert!(has("10.244.2.0/24", "10.244.2.10/32"));
-        assert!(has("10.244.2.0/25", "10.244.2.0/24"));
-        assert!(!has("10.244.3.0/24", "10.244.2.0/24"));
-        assert!(!has("fd00::/64", "10.244.2.0/24"));
     }
 }

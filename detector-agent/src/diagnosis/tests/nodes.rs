@@ -69,6 +69,7 @@ fn put_pod(node: &TestNode, address: &str) {
     node.api.apply_object(
         PODS,
         &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "second", "uid": "uid-second"},
+            "spec": {"nodeName": OTHER_NODE, "containers": []},
             "status": {"podIP": address, "podIPs": [{"ip": address}]}}),
     );
 }
@@ -94,10 +95,12 @@ fn overlap_names_who_wrote_the_range_and_when() {
         "kube-controller-manager",
         minute(-900),
     );
+    let mut collector = node.collector();
     let diagnosis = explain(&mut collector, Finding::Anomaly(&overlap()));
     assert_unknown(&diagnosis);
     assert_eq!(diagnosis.ruled_out, [Cause::PodCidrTwice]);
     node.api.fail_all("/api/v1/nodes/worker-8");
+    let mut collector = node.collector();
     let diagnosis = explain(&mut collector, Finding::Anomaly(&overlap()));
     assert_unknown(&diagnosis);
     assert_eq!(diagnosis.not_checked.len(), 1, "{diagnosis:#?}");
@@ -113,8 +116,35 @@ fn pods_of_two_nodes_with_one_range_are_explained_by_it() {
     assert_cause(&diagnosis, Cause::PodCidrTwice, CauseConfidence::Proven);
     // kubelet knows the other pod by another address: it was not given this one.
     put_pod(&node, "10.244.2.11");
+    let mut collector = node.collector();
     assert_unknown(&explain(&mut collector, Finding::Conflict(&conflict)));
     // Nor is anything known of a pod that cannot be read.
-    node.api.fail_all("/api/v1/namespaces/shop/pods");
-    assert_unknown(&explain(&mut collector, Finding::Conflict(&conflict)));
+    node.api.fail_all(PODS);
+    let mut collector = node.collector();
+    let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
+    assert_unknown(&diagnosis);
+    let is_listed = |n: &detector_engine::diagnosis::NotChecked| n.what == "pod shop/second";
+    assert!(
+        diagnosis.not_checked.iter().any(is_listed),
+        "{diagnosis:#?}"
+    );
+}
+
+/// Two nodes with one range are a conflict for each of their pods.
+#[test]
+fn storm_between_nodes_costs_one_read_of_each() {
+    let mut node = node();
+    put_pod(&node, ADDRESS);
+    let mut collector = node.collector();
+    let conflict = conflict(&node);
+    for _ in 0..110 {
+        let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
+        assert_cause(&diagnosis, Cause::PodCidrTwice, CauseConfidence::Proven);
+    }
+    let requests = node.api.requests();
+    assert_eq!(
+        requests.len(),
+        3,
+        "two Nodes and the pods of one: {requests:?}"
+    );
 }
