@@ -75,17 +75,11 @@ fn find(args: &ExplainArgs) -> Result<Findings, ExplainError> {
             },
         }
     };
-    let mut findings = check::explained_look(&args.common, no_agent.clone()).map_err(|look| {
-        ExplainError::Neither {
-            look,
-            agent: no_agent,
-        }
-    })?;
-    if let Some(address) = args.address {
-        findings.conflicts.retain(|c| c.address == address);
-        findings.anomalies.retain(|a| a.address == address);
-    }
-    Ok(findings)
+    let look = check::explained_look(&args.common, args.address, no_agent.clone());
+    look.map_err(|look| ExplainError::Neither {
+        look,
+        agent: no_agent,
+    })
 }
 
 fn ask(args: &ExplainArgs) -> Result<Findings, ClientError> {

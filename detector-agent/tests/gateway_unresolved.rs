@@ -82,6 +82,10 @@ fn calico_gateway_raises_after_three_requests_until_quiet() {
     let anomaly = raised[0].event.anomaly().unwrap();
     assert_eq!(anomaly.address, gateway.to_string());
     assert_eq!(anomaly.device.as_deref(), Some(device.as_str()));
+    let pod_address = facts.pod_address.to_string();
+    let explain = AgentCommand::new(AGENT, ["explain", pod_address.as_str()]);
+    let explained = explain.run_to_end(&node, DEADLINE).unwrap();
+    assert!(explained.stdout.starts_with("1 anomaly\n"), "{explained:?}");
     let series = format!(
         r#"ipconflict_anomaly_info{{address="{gateway}",vlan="",kind="{KIND}",device="{device}",namespace="","#
     );

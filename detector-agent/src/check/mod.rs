@@ -5,7 +5,10 @@ pub(crate) mod agent;
 mod own_look;
 mod report;
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    net::IpAddr,
+};
 
 use detector_client::{ClientError, Gap};
 use detector_event::text::Colour;
@@ -97,12 +100,19 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     })
 }
 
-/// What one look at the node finds, with why it is so. `no_agent`: why no agent is asked.
+/// What one look at the node finds, about everything or an address, with why it is so. `no_agent`: why no agent is asked.
 ///
 /// # Errors
 /// If the kernel state cannot be read.
-pub(crate) fn explained_look(args: &CommonArgs, no_agent: String) -> Result<Findings, CheckError> {
+pub(crate) fn explained_look(
+    args: &CommonArgs,
+    address: Option<IpAddr>,
+    no_agent: String,
+) -> Result<Findings, CheckError> {
     let mut look = own_look::look(args, no_agent)?;
+    if let Some(address) = address {
+        look.retain_address(address);
+    }
     look.explain(args).map_err(CheckError::PodLookup)?;
     Ok(look.findings)
 }
