@@ -10,7 +10,7 @@ use std::{
     net::IpAddr,
 };
 
-use detector_client::{ClientError, Gap};
+use detector_client::{Client, ClientError, Gap};
 use detector_event::text::Colour;
 
 use crate::{
@@ -24,9 +24,12 @@ pub(crate) use report::Findings;
 /// Why the check has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The settings for the agent are invalid.
+    /// The agent cannot be asked.
     #[error(transparent)]
     Agent(ClientError),
+    /// The system refuses what a client of the agent needs.
+    #[error("cannot start a client of the agent: {0}")]
+    Runtime(io::Error),
     /// Neither the agent nor the kernel could be read.
     #[error("{look}; {agent}")]
     Neither {
@@ -130,10 +133,12 @@ fn print_readiness(args: &CheckArgs) -> Result<u8, CheckError> {
 }
 
 fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
-    let (reason, gap) = match agent::ask(&args.agent, args.allow_no_devices)? {
+    let overview = async |client: &Client| agent::overview(client, args.allow_no_devices).await;
+    let (reason, gap) = match agent::ask(&args.agent, overview)? {
         Answer::Findings(findings) => return Ok(*findings),
         Answer::None(reason) => (reason, None),
-        Answer::Unusable(reason) => {
+        Answer::Unusable(error) => {
+            let reason = error.to_string();
             let gap = Gap {
                 headline: "no conflict in one look, but the agent could not be asked",
                 reason: reason.clone(),
