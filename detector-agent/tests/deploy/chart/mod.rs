@@ -6,8 +6,12 @@ mod switches;
 
 use std::fs;
 
-use crate::tools::{
-    CHART, NAME, assert_current, deploy, documents, kubernetes_client, output, render, stdout,
+use crate::{
+    manifests::MONITORING,
+    tools::{
+        CHART, NAME, assert_current, deploy, documents, kubernetes_client, output, read, render,
+        root, stdout,
+    },
 };
 
 /// The file of the DaemonSet, the same in every rendering.
@@ -20,10 +24,14 @@ fn daemonset(values: &str) -> serde_yaml_ng::Value {
     documents(&render(values).unwrap()[DAEMONSET]).remove(0)
 }
 
+/// The agent's container.
+fn container(daemonset: &serde_yaml_ng::Value) -> &serde_yaml_ng::Value {
+    &daemonset["spec"]["template"]["spec"]["containers"][0]
+}
+
 /// The value of an environment variable of the agent's container.
 fn environment<'d>(daemonset: &'d serde_yaml_ng::Value, name: &str) -> Option<&'d str> {
-    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
-    let variables = container["env"].as_sequence().unwrap();
+    let variables = container(daemonset)["env"].as_sequence().unwrap();
     let variable = variables.iter().find(|variable| variable["name"] == name)?;
     variable["value"].as_str()
 }
@@ -91,10 +99,7 @@ fn plain_manifests_are_the_chart_with_default_values() {
         &deploy("manifests/components/openshift/scc.yaml"),
         &manifest(&openshift["scc.yaml"]),
     );
-    let monitoring = render(
-        "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}",
-    )
-    .unwrap();
+    let monitoring = render(MONITORING).unwrap();
     for name in ["podmonitor.yaml", "prometheusrule.yaml", "dashboards.yaml"] {
         assert_current(
             &deploy("manifests/monitoring").join(name),
@@ -200,12 +205,12 @@ fn schema_rejects_wrong_values_and_names_them() {
 
 #[test]
 fn every_value_is_used_by_a_template() {
-    let values = documents(&fs::read_to_string(deploy(CHART).join("values.yaml")).unwrap());
+    let values = documents(&read(deploy(CHART).join("values.yaml")));
     let mut templates = String::new();
     for entry in fs::read_dir(deploy(CHART).join("templates")).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {
-            templates += &fs::read_to_string(path).unwrap();
+            templates += &read(path);
         }
     }
     for (key, value) in values[0].as_mapping().unwrap() {
@@ -227,13 +232,12 @@ fn every_value_is_used_by_a_template() {
 
 #[test]
 fn chart_metadata_is_current() {
-    let text = fs::read_to_string(deploy(CHART).join("Chart.yaml")).unwrap();
-    let chart = &documents(&text)[0];
+    let chart = &documents(&read(deploy(CHART).join("Chart.yaml")))[0];
     assert_eq!(chart["name"], NAME);
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
     let icon = chart["icon"].as_str().unwrap();
     let (_, file) = icon.split_once("/main/").unwrap();
-    assert!(crate::tools::root().join(file).exists(), "{icon}");
+    assert!(root().join(file).exists(), "{icon}");
     let image = render(&format!(
         "{{image: {{digest: 'sha256:{}'}}}}",
         "a".repeat(64)

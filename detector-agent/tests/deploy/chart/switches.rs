@@ -1,6 +1,6 @@
 //! What single values of the chart change.
 
-use super::{DAEMONSET, daemonset, environment};
+use super::{DAEMONSET, container, daemonset, environment};
 use crate::tools::{documents, render};
 
 #[test]
@@ -61,7 +61,7 @@ fn probe_uses_the_listener_that_kubelet_reaches() {
         ),
     ] {
         let daemonset = daemonset(values);
-        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+        let container = container(&daemonset);
         let get = &container["readinessProbe"]["httpGet"];
         assert_eq!(get["port"], port, "{values}");
         let found = get.get("host").map(|host| host.as_str().unwrap());
@@ -103,7 +103,7 @@ fn exec_in_the_container_uses_the_configuration() {
     ] {
         assert_eq!(environment(&daemonset, name), Some(value));
     }
-    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let container = container(&daemonset);
     let arguments: Vec<_> = container["args"].as_sequence().unwrap().iter().collect();
     assert_eq!(arguments, ["run", "--claim-ttl=5m"]);
 }
@@ -234,7 +234,7 @@ fn helm_test_asks_at_the_socket_without_rights() {
     assert!(container.get("env").is_none());
     let mounts = container["volumeMounts"].as_sequence().unwrap();
     let daemonset = documents(&rendered[DAEMONSET]).remove(0);
-    let agent = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let agent = super::container(&daemonset);
     let run = agent["volumeMounts"].as_sequence().unwrap().iter();
     let run = run.filter(|mount| mount["name"] == "run");
     let paths = |mount: &serde_yaml_ng::Value| mount["mountPath"].clone();

@@ -17,7 +17,7 @@ use detector_testkit::{Node, prometheus::Prometheus};
 use serde_json::Value;
 
 use super::{annotations, dashboards, list, queries::substitute_variables, values_of};
-use crate::tools::{deploy, stdout};
+use crate::tools::{read, stdout};
 
 const NODES: u32 = 3_000;
 /// Times at which each agent was scraped, and the seconds between two of them.
@@ -191,7 +191,7 @@ fn three_thousand_nodes_are_neither_lines_nor_alerts() {
     );
     fs::remove_file(samples).unwrap();
     let node = Node::new("fleet").unwrap();
-    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let rules = read("deploy/prometheus/rules.yaml");
     let configuration = "global: {evaluation_interval: 5s}\nrule_files: [rules.yaml]\n";
     let files = [("rules.yaml", rules.as_str())];
     let prometheus = Prometheus::start_in(&node, folder, configuration, &files).unwrap();
@@ -217,20 +217,15 @@ fn three_thousand_nodes_are_neither_lines_nor_alerts() {
     println!("slowest: {slowest:?}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // What concerns 300 agents is one alert.
-    for alert in [
-        "IPConflictDetectorDown",
-        "IPConflictDetectorBlind",
-        "IPConflictSinkFailing",
+    for (alert, most) in [
+        ("IPConflictDetectorDown", 1.0),
+        ("IPConflictDetectorBlind", 1.0),
+        ("IPConflictSinkFailing", 2.0),
     ] {
         let query = format!("count(ALERTS{{alertname=\"{alert}\"}})");
         let found = prometheus
             .wait(&query, |series| !series.is_empty())
             .unwrap();
-        let most = if alert == "IPConflictSinkFailing" {
-            2.0
-        } else {
-            1.0
-        };
         assert!(found[0].1 <= most, "{alert}: {found:?}");
     }
     let took = prometheus
