@@ -33,9 +33,7 @@ fn conflict_made_by_hand_is_explained_as_unknown() {
 
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     // It waits for the diagnosis.
     let text = explain(&node, &[]);
     assert_eq!(text.code().unwrap(), 1, "{text:?}");

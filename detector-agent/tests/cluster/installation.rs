@@ -300,9 +300,9 @@ impl Installation {
             .filter_map(|line| line.split_whitespace().nth(1)?.split('@').next())
             .filter(|device| *device != "eth0")
             .map(|device| {
-                let show = ["tc", "filter", "show", "dev", device, "ingress"];
-                let filters = node.exec(&show).unwrap();
-                (device.to_owned(), filters.contains("bpf"))
+                let filters = node.filters(device).unwrap();
+                let is_attached = filters.iter().any(|filter| filter.contains("bpf"));
+                (device.to_owned(), is_attached)
             })
             .collect()
     }

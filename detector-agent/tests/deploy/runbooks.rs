@@ -340,10 +340,7 @@ fn duplicate_is_followed_from_the_alert_to_its_end() {
     let finding = "  finding: 10.244.2.10 is claimed by ";
     assert_prints(&outcome, &["1 IP address conflict: 10.244.2.10", finding]);
     // The device of the pod that is to be deleted by hand.
-    incident
-        .agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    incident.agent.wait_resolved("10.244.2.10").unwrap();
 }
 
 #[test]

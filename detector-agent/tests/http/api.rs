@@ -65,9 +65,7 @@ fn conflicts_and_claims_match_the_events() {
     assert_eq!(none["claims"], Value::Array(Vec::new()));
 
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.10").unwrap();
     let answer = client.get("/api/v1/conflicts").unwrap().json().unwrap();
     assert_eq!(answer["conflicts"], Value::Array(Vec::new()));
     assert_eq!(answer["resolved"][0]["address"], "10.244.2.10");
@@ -79,12 +77,7 @@ fn conflicts_and_claims_match_the_events() {
 
 /// The value of one series in a scrape.
 fn metric(client: &TestClient<'_>, series: &str) -> f64 {
-    let metrics = client.get("/metrics").unwrap();
-    let mut values = metrics
-        .body
-        .lines()
-        .filter_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    values.next().unwrap().parse().unwrap()
+    client.metric(series).unwrap().unwrap()
 }
 
 #[test]
@@ -249,9 +242,7 @@ fn event_stream_is_live_and_resumes_after_the_last_id() {
     drop(stream);
 
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.10").unwrap();
     let back = TestClient::new(&node, ORIGIN).header("Last-Event-ID", &first.id);
     let mut stream = back.events("/api/v1/events").unwrap();
     let hello = stream.next_event().unwrap().unwrap();

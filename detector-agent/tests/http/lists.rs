@@ -116,9 +116,7 @@ fn parameters_select_and_bad_ones_are_named() {
         (count("conflicts"), count("resolved"))
     };
     pods[1].remove_address("10.244.2.4/32").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.4"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.4").unwrap();
     for (query, expected) in [
         ("", (4, 1)),
         ("state=active", (4, 0)),
@@ -180,9 +178,7 @@ fn one_conflict_is_found_by_its_id_also_once_resolved() {
     assert_eq!(one["conflict"]["state"], "active");
     assert_eq!(one["node"], "testkit");
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.3"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.3").unwrap();
     until(DEADLINE, "the resolved conflict", || {
         let one = client.get(&path)?.json()?;
         ensure!(one["conflict"]["state"] == "resolved", "{one}");
@@ -211,9 +207,7 @@ fn answers_match_the_openapi_document() {
     let document = get(&client, "/api/v1/openapi.json");
     let pods = conflicts(&node, &agent);
     pods[1].remove_address("10.244.2.4/32").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.4"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.4").unwrap();
     // So that a diagnosis is among the answers.
     until(DEADLINE, "a diagnosis", || {
         let open = client.get("/api/v1/conflicts")?.json()?;

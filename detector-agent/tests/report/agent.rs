@@ -217,9 +217,7 @@ fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
     fill(&mounts);
     // Enough to outgrow the free space in the file.
     conflict(1..900);
-    agent
-        .wait_event(DEADLINE, |event| event.raises(&address(899)))
-        .unwrap();
+    agent.wait_raised(&address(899)).unwrap();
     let detail = wait_component(&client, "outbox", "failed");
     assert!(detail.contains("cannot store events"), "{detail}");
     let metrics = client.get("/metrics").unwrap().body;
@@ -230,9 +228,7 @@ fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
     agent.kill().unwrap();
     let mut agent = start();
     conflict(900..901);
-    agent
-        .wait_event(DEADLINE, |event| event.raises(&address(900)))
-        .unwrap();
+    agent.wait_raised(&address(900)).unwrap();
     make_room(&mounts);
     wait_component(&client, "outbox", "works");
     receiver

@@ -110,7 +110,7 @@ fn since_newest_and_latency_survive_a_kill() {
     );
 
     node.delete_pods(vec![older, newer, joined]).unwrap();
-    let resolved = second.wait_event(DEADLINE, |event| event.resolves(ADDRESS));
+    let resolved = second.wait_resolved(ADDRESS);
     let resolved = resolved.unwrap().event.conflict().unwrap();
     assert!(
         resolved

@@ -60,9 +60,7 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
 fn raise_conflict(node: &Node, agent: &Agent) -> Vec<Pod> {
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
     pods
 }
 

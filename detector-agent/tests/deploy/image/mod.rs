@@ -132,8 +132,7 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
         .lines()
     {
         let device = line.split([':', '@']).nth(1).unwrap().trim();
-        let show = ["tc", "filter", "show", "dev", device, "ingress"];
-        assert_eq!(cluster.node.exec(&show).unwrap(), "", "{device}");
+        assert_eq!(cluster.node.filters(device).unwrap(), [""; 0], "{device}");
     }
     cluster.containerd.remove_container(&agent).unwrap();
 }
