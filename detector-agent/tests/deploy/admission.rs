@@ -62,6 +62,18 @@ fn request(resource: &str, operation: &str, object: Value, old: Value) -> Value 
         "nodes": [node("a"), node("b")]})
 }
 
+/// By a token that is not of a pod on a node.
+fn without_node(mut request: Value) -> Value {
+    request["userInfo"]["extra"] = json!({});
+    request
+}
+
+/// By a person who administers the cluster.
+fn of_admin(mut request: Value) -> Value {
+    request["userInfo"]["username"] = json!("admin");
+    request
+}
+
 /// A claim of a node in a boot.
 fn claim(node: &str, boot: &str) -> Value {
     json!({"metadata": {"name": "10.244.1.5", "ownerReferences": [{"kind": "Node", "name": node}]},
@@ -91,19 +103,19 @@ fn agent_writes_only_claims_of_its_own_node() {
         create(claim)
     };
     let owner_b = json!([{"kind": "Node", "name": "b"}]);
-    let mut without_node = create(claim("a", "now"));
-    without_node["userInfo"]["extra"] = json!({});
-    let mut without_extra = without_node.clone();
-    without_extra["userInfo"] = json!({"username": without_node["userInfo"]["username"]});
-    let mut of_admin = create(claim("b", "now"));
-    of_admin["userInfo"]["username"] = json!("admin");
+    let mut without_extra = create(claim("a", "now"));
+    let user = without_extra["userInfo"].as_object_mut().unwrap();
+    user.remove("extra");
     let many: serde_json::Map<_, _> = (0..9).map(|n| (n.to_string(), json!(""))).collect();
     let cases: Vec<(Value, &[&str])> = vec![
         (create(claim("a", "now")), &[]),
         (create(claim("b", "now")), &[OWN, OWNER]),
-        (without_node, &[NO_NODE, OWN, OWNER]),
+        (
+            without_node(create(claim("a", "now"))),
+            &[NO_NODE, OWN, OWNER],
+        ),
         (without_extra, &[NO_NODE, OWN, OWNER]),
-        (of_admin, &[]),
+        (of_admin(create(claim("b", "now"))), &[]),
         (delete(claim("a", "now")), &[]),
         (delete(claim("b", "now")), &[OWN]),
         (update(claim("a", "now"), claim("a", "before")), &[]),
@@ -188,18 +200,17 @@ fn delete(old: Value) -> Value {
 #[test]
 fn agent_creates_conflicts_between_a_holder_and_its_node() {
     let new = with(&conflict(&["b", "a"]), 1, "asked", 1);
-    let mut without_node = create(new.clone());
-    without_node["userInfo"]["extra"] = json!({});
-    let mut of_admin = create(conflict(&["b", "c"]));
-    of_admin["userInfo"]["username"] = json!("admin");
     let named = |name: &str, address: &str| {
         let named = at(&new, "/metadata/name", json!(name));
         create(at(&named, "/spec/address", json!(address)))
     };
     let cases: Vec<(Value, &[&str])> = vec![
         (create(new.clone()), &[]),
-        (of_admin, &[]),
-        (without_node, &[NO_NODE, CONFLICTS, NEW]),
+        (of_admin(create(conflict(&["b", "c"]))), &[]),
+        (
+            without_node(create(new.clone())),
+            &[NO_NODE, CONFLICTS, NEW],
+        ),
         // Between others, with one more, as the holder.
         (create(conflict(&["b", "c"])), &[CONFLICTS, NEW]),
         (create(conflict(&["b", "c", "a"])), &[NEW]),

@@ -71,10 +71,9 @@ fn write_samples(path: &Path, end: u64) {
         let time = end - u64::from(SCRAPES - 1 - scrape) * INTERVAL;
         for number in 0..NODES {
             text.clear();
+            let id = format!("{}.{}", number / 250, number % 250);
             let target = format!(
-                "cluster=\"east\",instance=\"10.0.{}.{}:9842\",job=\"ip-conflict-detector\",node=\"worker-{number}\"",
-                number / 250,
-                number % 250
+                "cluster=\"east\",instance=\"10.0.{id}:9842\",job=\"ip-conflict-detector\",node=\"worker-{number}\""
             );
             if number % 10 == 2 {
                 // What a recording rule added.
@@ -106,7 +105,7 @@ fn write_samples(path: &Path, end: u64) {
                     sample(name, labels, value);
                 }
             }
-            let address = format!("address=\"10.{}.{}.10\"", number / 250, number % 250);
+            let address = format!("address=\"10.{id}.10\"");
             if number % 10 == 2 {
                 for device in ["vetha", "vethb"] {
                     for kind in ["duplicate", "host", "flapping"] {
@@ -124,11 +123,7 @@ fn write_samples(path: &Path, end: u64) {
                 }
             }
             for claim in 0..5 {
-                let labels = format!(
-                    "address=\"10.{}.{}.{claim}\",network=\"node\"",
-                    number / 250,
-                    number % 250
-                );
+                let labels = format!("address=\"10.{id}.{claim}\",network=\"node\"");
                 sample("ipconflict_claim_info", &labels, 1.0);
             }
             file.write_all(text.as_bytes()).unwrap();
