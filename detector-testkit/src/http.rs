@@ -67,6 +67,12 @@ impl<'n> TestClient<'n> {
         }
     }
 
+    /// A client of the agent in this namespace, at its default address.
+    #[must_use]
+    pub fn of_agent(netns: &'n Netns) -> Self {
+        Self::new(netns, "http://127.0.0.1:9842")
+    }
+
     /// Adds a header to every request.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {

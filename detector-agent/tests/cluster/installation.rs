@@ -179,7 +179,7 @@ impl Installation {
 
     /// The agent's API, as its node sees it.
     pub(crate) fn api(&self) -> TestClient<'_> {
-        TestClient::new(self.node().node(), "http://127.0.0.1:9842")
+        TestClient::of_agent(self.node().node())
     }
 
     /// The endpoints that the agent serves on the node's address, as the cluster sees them.

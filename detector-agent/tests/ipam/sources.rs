@@ -247,7 +247,7 @@ fn anomaly_keeps_its_id_over_a_restart_and_is_in_check_and_api() {
     assert_eq!(document["anomalies"][0]["device"], "vethagain");
 
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let listed = client.get("/api/v1/anomalies").unwrap().json().unwrap();
     assert_eq!(
         listed["anomalies"][0]["anomaly_id"],

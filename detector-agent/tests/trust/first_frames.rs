@@ -24,7 +24,7 @@ fn node_with_agent(prefix: &str) -> (Node, Agent) {
 /// Devices whose frames may have passed unseen.
 fn unobserved(node: &Node) -> anyhow::Result<u64> {
     let series = r#"ipconflict_observations_dropped_total{reason="not_attached"}"#;
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(node);
     Ok(client.metric(series)?.unwrap_or(0))
 }
 

@@ -241,7 +241,7 @@ impl SmallDisk {
 /// Waits until this series is above zero: another thread counts, so the counter may follow the log
 /// line with a delay.
 fn wait_counted(netns: &Netns, series: &str) {
-    let client = TestClient::new(netns, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(netns);
     until(DEADLINE, format_args!("{series} above zero"), || {
         let counted = client.metric::<u64>(series)?;
         ensure!(counted.is_some_and(|count| count > 0), "{counted:?}");
@@ -251,9 +251,7 @@ fn wait_counted(netns: &Netns, series: &str) {
 }
 
 fn state_component(netns: &Netns) -> serde_json::Value {
-    let answer = TestClient::new(netns, "http://127.0.0.1:9842")
-        .get("/readyz")
-        .unwrap();
+    let answer = TestClient::of_agent(netns).get("/readyz").unwrap();
     let parts = answer.json().unwrap()["parts"].clone();
     let mut parts = parts.as_array().unwrap().iter();
     parts.find(|p| p["name"] == "state").unwrap().clone()

@@ -16,9 +16,7 @@ fn spec(device: &str) -> PodSpec {
 }
 
 fn answer(node: &Node, path: &str) -> anyhow::Result<Value> {
-    TestClient::new(node, "http://127.0.0.1:9842")
-        .get(path)?
-        .json()
+    TestClient::of_agent(node).get(path)?.json()
 }
 
 /// Waits until the agent knows that this device claims the address.

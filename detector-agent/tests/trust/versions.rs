@@ -60,7 +60,7 @@ fn state_of_a_newer_version_is_kept_aside_and_detection_continues() {
     let mut older = start();
     let conflict = raised(&older, ADDRESS);
     wait_stored(&older, 1);
-    let ready = TestClient::new(&node, "http://127.0.0.1:9842");
+    let ready = TestClient::of_agent(&node);
     let ready = ready.get("/readyz").unwrap().json().unwrap();
     let parts = ready["parts"].as_array().unwrap();
     let state = parts.iter().find(|part| part["name"] == "state").unwrap();

@@ -195,7 +195,7 @@ fn object(it: &Installation, kind: &str, name: &str) -> Result<Value> {
 }
 
 fn api<'i>(it: &'i Installation, node: usize) -> TestClient<'i> {
-    TestClient::new(it.cluster.nodes()[node].node(), "http://127.0.0.1:9842")
+    TestClient::of_agent(it.cluster.nodes()[node].node())
 }
 
 /// The open conflicts on a node.

@@ -71,7 +71,7 @@ impl Cluster {
     }
 
     pub(super) fn client(&self) -> TestClient<'_> {
-        TestClient::new(&self.node, "http://127.0.0.1:9842")
+        TestClient::of_agent(&self.node)
     }
 
     /// Runs the container of the objects.
