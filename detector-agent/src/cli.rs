@@ -285,7 +285,7 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub common: CommonArgs,
 
-    /// Only the conflict and the anomalies of this address.
+    /// Only the conflict of this address, and the anomalies of it and of the pods that have it.
     #[arg(value_name = "ADDRESS", help_heading = heading::OUTPUT)]
     pub address: Option<IpAddr>,
 

@@ -5,39 +5,23 @@ use std::{
     io::{self, Write as _},
 };
 
-use detector_client::{ClientError, Timelines};
+use detector_client::{Client, Timelines};
 use detector_event::{clean, counted, explain::incidents, text::Colour};
 
 use crate::{
-    check::{self, CheckError, Findings, agent},
+    check::{
+        self, CheckError, Findings,
+        agent::{self, Answer},
+    },
     cli::{CheckFormat, ExplainArgs},
 };
-
-/// Why nothing can be explained.
-#[derive(Debug, thiserror::Error)]
-pub enum ExplainError {
-    /// The agent cannot be asked.
-    #[error(transparent)]
-    Agent(#[from] ClientError),
-    /// There is no agent, and the node cannot be read.
-    #[error("{look}; {agent}")]
-    Neither {
-        /// Why the node could not be read.
-        look: CheckError,
-        /// Why the agent gave no answer.
-        agent: String,
-    },
-    /// The result cannot be written.
-    #[error("cannot write the result: {0}")]
-    Write(#[from] io::Error),
-}
 
 /// Prints why each open conflict and anomaly is there. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict
 /// is known but not everything was seen.
 ///
 /// # Errors
 /// If there is no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
-pub fn run(args: &ExplainArgs) -> Result<u8, ExplainError> {
+pub fn run(args: &ExplainArgs) -> Result<u8, CheckError> {
     let result = explain_and_print(args);
     if let (Err(error), CheckFormat::Json) = (&result, args.format) {
         let document =
@@ -47,7 +31,7 @@ pub fn run(args: &ExplainArgs) -> Result<u8, ExplainError> {
     result
 }
 
-fn explain_and_print(args: &ExplainArgs) -> Result<u8, ExplainError> {
+fn explain_and_print(args: &ExplainArgs) -> Result<u8, CheckError> {
     let findings = find(args)?;
     let output = match args.format {
         CheckFormat::Json => {
@@ -63,45 +47,24 @@ fn explain_and_print(args: &ExplainArgs) -> Result<u8, ExplainError> {
     })
 }
 
-fn find(args: &ExplainArgs) -> Result<Findings, ExplainError> {
-    let no_agent = if args.agent.url.as_deref() == Some("none") {
-        agent::NOT_ASKED.to_owned()
-    } else {
-        match ask(args) {
-            Ok(findings) => return Ok(findings),
-            Err(error) => match agent::why_absent(&error) {
-                Some(reason) => reason,
-                None => return Err(error.into()),
-            },
-        }
-    };
-    let mut findings = check::explained_look(&args.common, no_agent.clone()).map_err(|look| {
-        ExplainError::Neither {
-            look,
-            agent: no_agent,
-        }
-    })?;
-    if let Some(address) = args.address {
-        findings.conflicts.retain(|c| c.address == address);
-        findings.anomalies.retain(|a| a.address == address);
-    }
-    Ok(findings)
-}
-
-fn ask(args: &ExplainArgs) -> Result<Findings, ClientError> {
+fn find(args: &ExplainArgs) -> Result<Findings, CheckError> {
     let timelines = match args.format {
         CheckFormat::Json => Timelines::All,
         CheckFormat::Text => Timelines::OfIncidents,
     };
-    let client = args.agent.client()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| ClientError::ConnectionLost(error.to_string()))?;
-    runtime.block_on(async {
+    let explained = async |client: &Client| {
         let mut connection = client.connect().await?;
-        let (overview, status) = connection.explained(args.address, timelines).await?;
-        Ok(agent::findings(overview, status, client.url()))
+        connection.explained(args.address, timelines).await
+    };
+    let no_agent = match agent::ask(&args.agent, explained)? {
+        Answer::Findings(findings) => return Ok(*findings),
+        Answer::None(reason) => reason,
+        Answer::Unusable(error) => return Err(CheckError::Agent(error)),
+    };
+    let look = check::explained_look(&args.common, args.address, no_agent.clone());
+    look.map_err(|look| CheckError::Neither {
+        look: Box::new(look),
+        agent: no_agent,
     })
 }
 

@@ -119,9 +119,7 @@ fn event_ids_are_unique_and_conflict_ids_stable() {
         })
         .unwrap();
     node.delete_pods(pods).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.10").unwrap();
     let events = agent.events();
     let mut ids: Vec<_> = events
         .iter()

@@ -6,7 +6,9 @@
     reason = "tests fail by panicking"
 )]
 
-use detector_testkit::{Agent, AgentCommand, DEADLINE, Node, Outcome, PodSpec};
+use detector_testkit::{
+    Agent, AgentCommand, DEADLINE, Node, Outcome, PodSpec, event::ANOMALY_RAISED,
+};
 use serde_json::Value;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
@@ -31,9 +33,7 @@ fn conflict_made_by_hand_is_explained_as_unknown() {
 
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     // It waits for the diagnosis.
     let text = explain(&node, &[]);
     assert_eq!(text.code().unwrap(), 1, "{text:?}");
@@ -56,6 +56,36 @@ fn conflict_made_by_hand_is_explained_as_unknown() {
     assert!(conflict["timeline"].is_array(), "{document:#}");
     let other = explain(&node, &["10.244.2.11"]);
     assert_eq!(other.code().unwrap(), 0, "{other:?}");
+}
+
+#[test]
+fn anomaly_is_found_by_any_address_of_its_pod() {
+    let node = Node::new("explainpod").unwrap();
+    let specs = [("vetha", "10.244.2.10/32"), ("vethb", "10.244.2.11/32")]
+        .map(|(device, address)| PodSpec::new(device).address(address).host_route());
+    let pods = node.add_pods(&specs).unwrap();
+    let second = "address add 10.244.2.20/32 dev eth0";
+    pods[0].netns().ip(second).unwrap();
+    node.ip("route replace 10.244.2.10/32 dev vethb scope link")
+        .unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    agent
+        .wait_event(DEADLINE, |event| event.kind == ANOMALY_RAISED)
+        .unwrap();
+    for (address, expected) in [
+        ("10.244.2.10", vec!["route_astray"]),
+        ("10.244.2.20", vec!["route_astray"]),
+        ("10.244.2.11", vec![]),
+    ] {
+        for source in [&[][..], &["--url", "none", "--ipam", "off"]] {
+            let arguments = [&[address, "--format", "json"], source].concat();
+            let outcome = explain(&node, &arguments);
+            let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
+            let anomalies = document["anomalies"].as_array().unwrap();
+            let kinds: Vec<_> = anomalies.iter().map(|a| &a["kind"]).collect();
+            assert_eq!(kinds, expected, "{arguments:?}: {document:#}");
+        }
+    }
 }
 
 #[test]

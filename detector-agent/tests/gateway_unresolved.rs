@@ -82,10 +82,14 @@ fn calico_gateway_raises_after_three_requests_until_quiet() {
     let anomaly = raised[0].event.anomaly().unwrap();
     assert_eq!(anomaly.address, gateway.to_string());
     assert_eq!(anomaly.device.as_deref(), Some(device.as_str()));
+    let pod_address = facts.pod_address.to_string();
+    let explain = AgentCommand::new(AGENT, ["explain", pod_address.as_str()]);
+    let explained = explain.run_to_end(&node, DEADLINE).unwrap();
+    assert!(explained.stdout.starts_with("1 anomaly\n"), "{explained:?}");
     let series = format!(
         r#"ipconflict_anomaly_info{{address="{gateway}",vlan="",kind="{KIND}",device="{device}",namespace="","#
     );
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "the anomaly in the metrics", || {
         let metrics = client.get("/metrics")?.body;
         ensure!(metrics.contains(&series), "{metrics}");
@@ -294,7 +298,7 @@ fn gateway_that_answers_has_no_cause() {
     wait_answered(&pod);
     send_requests(&pod, Ipv4Addr::new(169, 254, 1, 1), 4);
     // That nothing is known is no news.
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let diagnosis = until(DEADLINE, "the diagnosis in the API", || {
         let open = client.get("/api/v1/anomalies")?.json()?;
         let diagnosis = &open["anomalies"][0]["diagnosis"];

@@ -121,10 +121,7 @@ fn flood_is_limited_and_suppressed_lines_are_counted() {
         .map(|line| line["suppressed"].as_u64().unwrap())
         .sum();
     assert_eq!(written as u64 + reported, FRAMES as u64);
-    let metrics = TestClient::new(&node, "http://127.0.0.1:9842")
-        .get("/metrics")
-        .unwrap()
-        .body;
+    let metrics = TestClient::of_agent(&node).get("/metrics").unwrap().body;
     let total = format!("ipconflict_kernel_log_suppressed_total {reported}");
     assert!(
         metrics.contains(&total),

@@ -24,18 +24,13 @@ fn conflict(prefix: &str) -> (Node, Vec<Pod>, Agent, Conflict) {
         PodSpec::new("vethb").address("10.244.2.10/32"),
     ];
     let pods = node.add_pods(&specs).unwrap();
-    let raised = agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap()
-        .event
-        .conflict()
-        .unwrap();
+    let raised = agent.wait_raised(ADDRESS).unwrap();
     (node, pods, agent, raised)
 }
 
 fn resolved(agent: &Agent) -> Conflict {
     agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
+        .wait_resolved(ADDRESS)
         .unwrap()
         .event
         .conflict()
@@ -157,9 +152,7 @@ fn withdrawn_neighbour_entry_resolves() {
         )
         .unwrap();
     }
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
     node.ip("neigh delete 10.244.2.10 dev vethb").unwrap();
     assert!(left(&resolved(&agent), "vethb").is_some());
 }

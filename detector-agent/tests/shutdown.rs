@@ -22,19 +22,10 @@ fn node_with_pods(prefix: &str) -> (Node, Vec<Pod>) {
 
 /// The clsact ingress filters of these devices, one per line.
 fn filters(node: &Node, pods: &[Pod]) -> Vec<String> {
-    pods.iter()
-        .flat_map(|pod| {
-            let shown = node
-                .exec(&["tc", "filter", "show", "dev", pod.device(), "ingress"])
-                .unwrap();
-            shown
-                .lines()
-                .filter(|line| line.contains("bpf"))
-                .map(ToOwned::to_owned)
-                .collect::<Vec<_>>()
-        })
-        .filter(|line| line.contains("handle"))
-        .collect()
+    let filters = pods
+        .iter()
+        .flat_map(|pod| node.filters(pod.device()).unwrap());
+    filters.collect()
 }
 
 #[test]
@@ -132,9 +123,7 @@ fn second_agent_on_a_node_exits_2_and_the_first_keeps_running() {
     );
     let specs = ["vethx", "vethy"].map(|device| PodSpec::new(device).address("10.244.2.10/32"));
     let _claimants = node.add_pods(&specs).unwrap();
-    first
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    first.wait_raised("10.244.2.10").unwrap();
 }
 
 #[test]
@@ -147,8 +136,6 @@ fn agents_on_two_nodes_of_one_machine_are_independent() {
     let _on_one = one.add_pod(&specs[0]).unwrap();
     // The same address on another node of the same kernel is no conflict; twice on one node it is.
     let _on_two = two.add_pods(&specs).unwrap();
-    agents[1]
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agents[1].wait_raised("10.244.2.10").unwrap();
     assert_eq!(agents[0].event_count(), 0);
 }

@@ -204,7 +204,7 @@ fn replaced_host_route_of_a_pod_is_astray() {
         let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
         let spec = PodSpec::new("vetha").address(format!("{address}/{length}"));
         let _pod = node.add_pod(&spec.host_route()).unwrap();
-        let claims = TestClient::new(&node, "http://127.0.0.1:9842");
+        let claims = TestClient::of_agent(&node);
         until(DEADLINE, "the claim", || {
             let answer = claims.get("/api/v1/claims")?.json()?;
             let is_known = |claim: &serde_json::Value| claim["address"] == address;

@@ -4,6 +4,7 @@ use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use detector_event::{
     SubjectId, WallTime,
+    answers::AnomalyList,
     explain::{Incident, incidents},
 };
 use tokio::time::{Instant, sleep};
@@ -27,8 +28,9 @@ pub enum Timelines {
 }
 
 impl Connection<'_> {
-    /// The open conflicts and anomalies, all or those of an address, with at most 200 timelines, and the agent's status. Waits up to three
-    /// seconds while a diagnosis may follow, or the agent does not see everything yet.
+    /// The open conflicts and anomalies with at most 200 timelines, and the agent's status: all, or the conflict of an address and
+    /// the anomalies of it and of the devices that have it. Waits up to three seconds while a diagnosis may follow, or the agent does
+    /// not see everything yet.
     ///
     /// # Errors
     /// If the agent gives no valid answer.
@@ -39,7 +41,10 @@ impl Connection<'_> {
     ) -> Result<(Overview, AgentStatus), ClientError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         let (mut overview, status) = loop {
-            let overview = self.overview(address).await?;
+            let overview = match address {
+                Some(address) => self.overview_of(address).await?,
+                None => self.overview(None).await?,
+            };
             let status = self.status().await?;
             let is_settled = status.gaps().is_empty() && !is_pending(&overview);
             if is_settled || Instant::now() >= deadline {
@@ -60,6 +65,18 @@ impl Connection<'_> {
         };
         self.add_timelines(&mut overview, ids).await?;
         Ok((overview, status))
+    }
+
+    async fn overview_of(&mut self, address: IpAddr) -> Result<Overview, ClientError> {
+        let mut overview = self.overview(Some(address)).await?;
+        let claims = self.claims(address).await?;
+        let holders: Vec<_> = claims.iter().map(|claim| claim.claimant.ifindex).collect();
+        if !holders.is_empty() {
+            let all: AnomalyList = self.list("/api/v1/anomalies").await?;
+            overview.anomalies = all.anomalies;
+            overview.anomalies.retain(|a| a.is_about(address, &holders));
+        }
+        Ok(overview)
     }
 
     async fn add_timelines(

@@ -227,6 +227,12 @@ impl AnomalyData {
         is_subject_known && self.vlan.is_none()
     }
 
+    /// Whether it is about this address, or about one of the devices that have it (`holders`).
+    #[must_use]
+    pub fn is_about(&self, address: IpAddr, holders: &[IfIndex]) -> bool {
+        self.address == address || self.ifindex.is_some_and(|held| holders.contains(&held))
+    }
+
     /// Whether it ended.
     #[must_use]
     pub fn is_resolved(&self) -> bool {

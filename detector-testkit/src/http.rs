@@ -1,6 +1,9 @@
 //! HTTP requests from inside a namespace.
 
-use std::io::{BufRead as _, BufReader, Read};
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    str::FromStr,
+};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -64,6 +67,12 @@ impl<'n> TestClient<'n> {
         }
     }
 
+    /// A client of the agent in this namespace, at its default address.
+    #[must_use]
+    pub fn of_agent(netns: &'n Netns) -> Self {
+        Self::new(netns, "http://127.0.0.1:9842")
+    }
+
     /// Adds a header to every request.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -77,6 +86,20 @@ impl<'n> TestClient<'n> {
     /// The server does not respond. A response with an error status is no error.
     pub fn get(&self, path: &str) -> Result<HttpResponse> {
         self.send("GET", path, None)
+    }
+
+    /// The value of a series in `/metrics`, named with its labels as they are there; `None` if there is none.
+    ///
+    /// # Errors
+    /// The server does not respond, or the value is of another type.
+    pub fn metric<T>(&self, series: &str) -> Result<Option<T>>
+    where
+        T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+    {
+        let metrics = self.get("/metrics")?.body;
+        let mut values =
+            (metrics.lines()).filter_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        Ok(values.next().map(str::parse).transpose()?)
     }
 
     /// Sends a request, with a JSON body if there is one.

@@ -134,6 +134,16 @@ impl Node {
         })
     }
 
+    /// The ingress filters of a device, one per line of `tc`.
+    ///
+    /// # Errors
+    /// `tc` fails.
+    pub fn filters(&self, device: &str) -> Result<Vec<String>> {
+        let listed = self.exec(&["tc", "filter", "show", "dev", device, "ingress"])?;
+        let filters = listed.lines().filter(|line| line.contains("handle"));
+        Ok(filters.map(str::to_owned).collect())
+    }
+
     /// Waits until a running agent observes the frames of a device by its `clsact` filter. On a busy machine it may attach to
     /// a device that appears while it runs only after the pod's first frames, so a test that sends some waits first.
     ///
@@ -141,8 +151,9 @@ impl Node {
     /// The agent has not attached to it at the deadline.
     pub fn wait_attached(&self, device: &str) -> Result<()> {
         until(DEADLINE, format_args!("the filter on {device}"), || {
-            let shown = self.exec(&["tc", "filter", "show", "dev", device, "ingress"])?;
-            ensure!(shown.contains(FILTER), "no filter of the agent: {shown}");
+            let filters = self.filters(device)?;
+            let is_attached = filters.iter().any(|filter| filter.contains(FILTER));
+            ensure!(is_attached, "no filter of the agent: {filters:?}");
             Ok(())
         })
     }

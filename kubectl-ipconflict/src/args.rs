@@ -37,7 +37,7 @@ pub enum Command {
     },
     /// Explain why the conflicts and anomalies are there: causes with their evidence, what happened around them, and what to repair.
     Explain {
-        /// Only those of this address.
+        /// Only the conflicts of this address, and the anomalies of it and of the pods that have it.
         address: Option<IpAddr>,
     },
     /// Show the conflicts and anomalies that ended, newest first, with their causes. Exit code 0, or 2 if an agent could not be asked.

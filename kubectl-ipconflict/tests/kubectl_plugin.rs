@@ -78,7 +78,7 @@ impl Cluster {
 
     /// Waits until the agent answers a request as wanted.
     fn wait_answer(&self, index: usize, path: &str, wanted: impl Fn(&Value) -> bool) {
-        let client = TestClient::new(self.node(index), "http://127.0.0.1:9842");
+        let client = TestClient::of_agent(self.node(index));
         until(DEADLINE, path, || {
             let answer = client.get(path)?.json()?;
             anyhow::ensure!(wanted(&answer), "{answer}");

@@ -17,45 +17,45 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two requests meanwhile.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// With `--url none`.
-pub(crate) const NOT_ASKED: &str = "no agent was asked (--url none)";
-
 /// What became of asking the agent.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Findings(Box<Findings>),
     /// There is no agent, with the reason to show.
     None(String),
-    /// There seems to be an agent, but it cannot be asked, with the reason.
-    Unusable(String),
+    /// There seems to be an agent, but it cannot be asked.
+    Unusable(ClientError),
 }
 
-/// Asks the agent. One that does not see everything is asked again for a moment.
+/// Asks the agent for what `exchange` requests.
 ///
 /// # Errors
 /// If a setting is invalid.
-pub(super) fn ask(args: &AgentArgs, allow_no_devices: bool) -> Result<Answer, CheckError> {
+pub(crate) fn ask(
+    args: &AgentArgs,
+    exchange: impl AsyncFnOnce(&Client) -> Result<(Overview, AgentStatus), ClientError>,
+) -> Result<Answer, CheckError> {
     if args.url.as_deref() == Some("none") {
-        return Ok(Answer::None(NOT_ASKED.to_owned()));
+        return Ok(Answer::None("no agent was asked (--url none)".to_owned()));
     }
     let client = match args.client() {
         Ok(client) => client,
-        Err(error @ ClientError::NoCa) => return Ok(Answer::Unusable(error.to_string())),
+        Err(error @ ClientError::NoCa) => return Ok(Answer::Unusable(error)),
         Err(error) => return Err(CheckError::Agent(error)),
     };
-    let answer = runtime()?.block_on(read(&client, allow_no_devices));
+    let answer = runtime()?.block_on(exchange(&client));
     Ok(match answer {
         Ok((overview, status)) => {
             Answer::Findings(Box::new(findings(overview, status, client.url())))
         }
         Err(error) => match why_absent(&error) {
             Some(reason) => Answer::None(reason),
-            None => Answer::Unusable(error.to_string()),
+            None => Answer::Unusable(error),
         },
     })
 }
 
 /// Why no agent answers; `None` if there seems to be one.
-pub(crate) fn why_absent(error: &ClientError) -> Option<String> {
+fn why_absent(error: &ClientError) -> Option<String> {
     match error {
         ClientError::Unreachable { url: place, reason }
         | ClientError::NoAgent {
@@ -91,13 +91,15 @@ pub(super) fn readiness(args: &AgentArgs) -> Result<Result<String, String>, Chec
     })
 }
 
-pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, CheckError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
+        .map_err(CheckError::Runtime)
 }
 
-async fn read(
+/// Everything that is open. An agent that does not see everything is asked again for a moment.
+pub(super) async fn overview(
     client: &Client,
     allow_no_devices: bool,
 ) -> Result<(Overview, AgentStatus), ClientError> {

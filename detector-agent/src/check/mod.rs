@@ -6,9 +6,12 @@ mod history;
 mod own_look;
 mod report;
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    net::IpAddr,
+};
 
-use detector_client::{ClientError, Gap};
+use detector_client::{Client, ClientError, Gap};
 use detector_event::text::Colour;
 
 use crate::{
@@ -22,12 +25,15 @@ pub(crate) use report::Findings;
 /// Why the check has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The settings for the agent are invalid.
+    /// The agent cannot be asked.
     #[error(transparent)]
     Agent(ClientError),
     /// With `--url none`.
     #[error("only an agent knows what ended, and none was asked (--url none)")]
     NoHistory,
+    /// The system refuses what a client of the agent needs.
+    #[error("cannot start a client of the agent: {0}")]
+    Runtime(io::Error),
     /// Neither the agent nor the kernel could be read.
     #[error("{look}; {agent}")]
     Neither {
@@ -107,12 +113,19 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     })
 }
 
-/// What one look at the node finds, with why it is so. `no_agent`: why no agent is asked.
+/// What one look at the node finds, about everything or an address, with why it is so. `no_agent`: why no agent is asked.
 ///
 /// # Errors
 /// If the kernel state cannot be read.
-pub(crate) fn explained_look(args: &CommonArgs, no_agent: String) -> Result<Findings, CheckError> {
+pub(crate) fn explained_look(
+    args: &CommonArgs,
+    address: Option<IpAddr>,
+    no_agent: String,
+) -> Result<Findings, CheckError> {
     let mut look = own_look::look(args, no_agent)?;
+    if let Some(address) = address {
+        look.retain_address(address);
+    }
     look.explain(args).map_err(CheckError::PodLookup)?;
     Ok(look.findings)
 }
@@ -130,10 +143,12 @@ fn print_readiness(args: &CheckArgs) -> Result<u8, CheckError> {
 }
 
 fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
-    let (reason, gap) = match agent::ask(&args.agent, args.allow_no_devices)? {
+    let overview = async |client: &Client| agent::overview(client, args.allow_no_devices).await;
+    let (reason, gap) = match agent::ask(&args.agent, overview)? {
         Answer::Findings(findings) => return Ok(*findings),
         Answer::None(reason) => (reason, None),
-        Answer::Unusable(reason) => {
+        Answer::Unusable(error) => {
+            let reason = error.to_string();
             let gap = Gap {
                 headline: "no conflict in one look, but the agent could not be asked",
                 reason: reason.clone(),

@@ -15,7 +15,7 @@ use detector_engine::{
     Observation, PodDevice, PodsKnown, PoolUpdate, Settings, Snapshot, SnapshotScope,
     SnapshotToken, TimedObservation, Timestamp,
 };
-use detector_event::{AnomalyData, ConflictData, Explanation, Explanations, counted};
+use detector_event::{AnomalyData, ConflictData, Explanation, Explanations, SubjectId, counted};
 
 use super::{
     CheckError,
@@ -100,6 +100,8 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
         findings,
         pods,
         plugins,
+        engine,
+        now,
     })
 }
 
@@ -107,11 +109,21 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
 pub(super) struct Look {
     pub(super) findings: Findings,
     /// The pods of the devices that are involved.
-    pub(super) pods: Arc<PodDirectory>,
+    pods: Arc<PodDirectory>,
     plugins: Arc<PluginPods>,
+    engine: Engine,
+    now: Timestamp,
 }
 
 impl Look {
+    /// Keeps the conflict of an address, and the anomalies of it and of the devices that have it.
+    pub(super) fn retain_address(&mut self, address: IpAddr) {
+        let claims = self.engine.view().claims_of(address, self.now);
+        let holders: Vec<_> = claims.iter().map(|claim| claim.claimant.ifindex).collect();
+        self.findings.conflicts.retain(|c| c.address == address);
+        (self.findings.anomalies).retain(|a| a.is_about(address, &holders));
+    }
+
     /// Adds why everything was found, as far as one look can show it: what was deleted before is unknown.
     ///
     /// # Errors
@@ -126,16 +138,17 @@ impl Look {
         let mut collector = Collector::new(&args.ipam, &args.pods, kube, watched)?;
         let due = Instant::now();
         let explanations = Explanations::default();
-        for conflict in &mut self.findings.conflicts {
-            if let Some(facts) = collector.facts(Finding::Conflict(conflict), due) {
-                explanations.set(conflict.conflict_id.into(), Explanation::of(&facts));
+        let mut collect = |id: SubjectId, finding: Finding<'_>| {
+            if let Some(facts) = collector.facts(finding, due) {
+                explanations.set(id, Explanation::of(&facts));
             }
+        };
+        for conflict in &mut self.findings.conflicts {
+            collect(conflict.conflict_id.into(), Finding::Conflict(conflict));
             conflict.explain(&explanations);
         }
         for anomaly in &mut self.findings.anomalies {
-            if let Some(facts) = collector.facts(Finding::Anomaly(anomaly), due) {
-                explanations.set(anomaly.anomaly_id.into(), Explanation::of(&facts));
-            }
+            collect(anomaly.anomaly_id.into(), Finding::Anomaly(anomaly));
             anomaly.explain(&explanations);
         }
         Ok(())

@@ -179,7 +179,7 @@ impl Installation {
 
     /// The agent's API, as its node sees it.
     pub(crate) fn api(&self) -> TestClient<'_> {
-        TestClient::new(self.node().node(), "http://127.0.0.1:9842")
+        TestClient::of_agent(self.node().node())
     }
 
     /// The endpoints that the agent serves on the node's address, as the cluster sees them.
@@ -300,9 +300,9 @@ impl Installation {
             .filter_map(|line| line.split_whitespace().nth(1)?.split('@').next())
             .filter(|device| *device != "eth0")
             .map(|device| {
-                let show = ["tc", "filter", "show", "dev", device, "ingress"];
-                let filters = node.exec(&show).unwrap();
-                (device.to_owned(), filters.contains("bpf"))
+                let filters = node.filters(device).unwrap();
+                let is_attached = filters.iter().any(|filter| filter.contains("bpf"));
+                (device.to_owned(), is_attached)
             })
             .collect()
     }

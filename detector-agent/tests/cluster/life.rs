@@ -173,7 +173,7 @@ fn page_is_reached_by_port_forward(it: &Installation, address: &str) {
     forward
         .wait_line(LONG, "Forwarding from 127.0.0.1")
         .unwrap();
-    let client = TestClient::new(it.cluster.netns(), "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(it.cluster.netns());
     let page = client.get("/").unwrap();
     assert_eq!(page.status, 200);
     assert!(page.body.contains("<title>"), "{}", page.body);

@@ -62,24 +62,34 @@ fn request(resource: &str, operation: &str, object: Value, old: Value) -> Value 
         "nodes": [node("a"), node("b")]})
 }
 
+/// By a token that is not of a pod on a node.
+fn without_node(mut request: Value) -> Value {
+    request["userInfo"]["extra"] = json!({});
+    request
+}
+
+/// By a person who administers the cluster.
+fn of_admin(mut request: Value) -> Value {
+    request["userInfo"]["username"] = json!("admin");
+    request
+}
+
 /// A claim of a node in a boot.
 fn claim(node: &str, boot: &str) -> Value {
     json!({"metadata": {"name": "10.244.1.5", "ownerReferences": [{"kind": "Node", "name": node}]},
         "spec": {"address": "10.244.1.5", "node": node, "bootId": boot}})
 }
 
-/// A claim of node `a` with another value at a path.
-fn changed(path: &str, value: Value) -> Value {
+fn named(name: &str, address: &str) -> Value {
     let mut claim = claim("a", "now");
-    let (outer, inner) = path.split_once('.').unwrap();
-    claim[outer][inner] = value;
+    claim["metadata"]["name"] = json!(name);
+    claim["spec"]["address"] = json!(address);
     claim
 }
 
-fn named(name: &str, address: &str) -> Value {
-    let mut claim = changed("metadata.name", json!(name));
-    claim["spec"]["address"] = json!(address);
-    claim
+/// Longer than the policies allow.
+fn long_annotation() -> Value {
+    json!({"a": "x".repeat(257)})
 }
 
 #[test]
@@ -87,19 +97,25 @@ fn agent_writes_only_claims_of_its_own_node() {
     let create = |claim| request("ipclaims", "CREATE", claim, Value::Null);
     let delete = |claim| request("ipclaims", "DELETE", Value::Null, claim);
     let update = |claim, old| request("ipclaims", "UPDATE", claim, old);
-    let mut without_node = create(claim("a", "now"));
-    without_node["userInfo"]["extra"] = json!({});
-    let mut without_extra = without_node.clone();
-    without_extra["userInfo"] = json!({"username": without_node["userInfo"]["username"]});
-    let mut of_admin = create(claim("b", "now"));
-    of_admin["userInfo"]["username"] = json!("admin");
+    let metadata = |field: &str, value: Value| {
+        let mut claim = claim("a", "now");
+        claim["metadata"][field] = value;
+        create(claim)
+    };
+    let owner_b = json!([{"kind": "Node", "name": "b"}]);
+    let mut without_extra = create(claim("a", "now"));
+    let user = without_extra["userInfo"].as_object_mut().unwrap();
+    user.remove("extra");
     let many: serde_json::Map<_, _> = (0..9).map(|n| (n.to_string(), json!(""))).collect();
     let cases: Vec<(Value, &[&str])> = vec![
         (create(claim("a", "now")), &[]),
         (create(claim("b", "now")), &[OWN, OWNER]),
-        (without_node, &[NO_NODE, OWN, OWNER]),
+        (
+            without_node(create(claim("a", "now"))),
+            &[NO_NODE, OWN, OWNER],
+        ),
         (without_extra, &[NO_NODE, OWN, OWNER]),
-        (of_admin, &[]),
+        (of_admin(create(claim("b", "now"))), &[]),
         (delete(claim("a", "now")), &[]),
         (delete(claim("b", "now")), &[OWN]),
         (update(claim("a", "now"), claim("a", "before")), &[]),
@@ -118,34 +134,13 @@ fn agent_writes_only_claims_of_its_own_node() {
             update(named("10.244.1.5", "10.244.1.6"), claim("a", "now")),
             &[NAMED],
         ),
-        (create(changed("metadata.ownerReferences", json!([]))), &[]),
-        (
-            create(changed(
-                "metadata.ownerReferences",
-                json!([{"kind": "Node", "name": "b"}]),
-            )),
-            &[OWNER],
-        ),
-        (
-            create(changed("metadata.finalizers", json!(["forever"]))),
-            &[FINALIZERS],
-        ),
-        (
-            create(changed("metadata.annotations", json!({"a": "short"}))),
-            &[],
-        ),
-        (
-            create(changed(
-                "metadata.annotations",
-                json!({"a": "x".repeat(257)}),
-            )),
-            &[ANNOTATIONS],
-        ),
-        (
-            create(changed("metadata.annotations", json!(many))),
-            &[ANNOTATIONS],
-        ),
-        (create(changed("metadata.labels", json!(many))), &[LABELS]),
+        (metadata("ownerReferences", json!([])), &[]),
+        (metadata("ownerReferences", owner_b), &[OWNER]),
+        (metadata("finalizers", json!(["forever"])), &[FINALIZERS]),
+        (metadata("annotations", json!({"a": "short"})), &[]),
+        (metadata("annotations", long_annotation()), &[ANNOTATIONS]),
+        (metadata("annotations", json!(many)), &[ANNOTATIONS]),
+        (metadata("labels", json!(many)), &[LABELS]),
     ];
     assert_refusals(cases);
 }
@@ -205,18 +200,17 @@ fn delete(old: Value) -> Value {
 #[test]
 fn agent_creates_conflicts_between_a_holder_and_its_node() {
     let new = with(&conflict(&["b", "a"]), 1, "asked", 1);
-    let mut without_node = create(new.clone());
-    without_node["userInfo"]["extra"] = json!({});
-    let mut of_admin = create(conflict(&["b", "c"]));
-    of_admin["userInfo"]["username"] = json!("admin");
     let named = |name: &str, address: &str| {
         let named = at(&new, "/metadata/name", json!(name));
         create(at(&named, "/spec/address", json!(address)))
     };
     let cases: Vec<(Value, &[&str])> = vec![
         (create(new.clone()), &[]),
-        (of_admin, &[]),
-        (without_node, &[NO_NODE, CONFLICTS, NEW]),
+        (of_admin(create(conflict(&["b", "c"]))), &[]),
+        (
+            without_node(create(new.clone())),
+            &[NO_NODE, CONFLICTS, NEW],
+        ),
         // Between others, with one more, as the holder.
         (create(conflict(&["b", "c"])), &[CONFLICTS, NEW]),
         (create(conflict(&["b", "c", "a"])), &[NEW]),
@@ -403,55 +397,32 @@ fn claimants_are_removed_once_they_have_left_or_their_node_is_gone() {
 #[test]
 fn conflicts_have_no_metadata_but_their_nodes() {
     let new = conflict(&["b", "a"]);
-    let labelled = |labels: Value| create(at(&new, "/metadata/labels", labels));
-    let owned = |owners: Value| create(at(&new, "/metadata/ownerReferences", owners));
+    let with = |field: &str, value: Value| create(at(&new, &format!("/metadata/{field}"), value));
+    let owned_by = |kind: &str, name: &str| json!([{"kind": kind, "name": name}]);
+    let own_labels = json!({"ipconflict.io/scope": "fleet", "node.ipconflict.io/b": "", "node.ipconflict.io/a": ""});
+    let owners = json!([{"kind": "Node", "name": "a"}, {"kind": "Node", "name": "b"}]);
     let long = "n".repeat(70);
+    let of_long = json!({node_label(&long): ""});
+    let of_long = create(at(&conflict(&[&long, "a"]), "/metadata/labels", of_long));
+    // Node `c` would get what does not concern it.
+    let of_other = json!({"node.ipconflict.io/c": ""});
     let cases: Vec<(Value, &[&str])> = vec![
-        (labelled(json!({})), &[]),
+        (with("labels", json!({})), &[]),
+        (with("labels", own_labels), &[]),
+        (with("labels", of_other), &[CONFLICT_LABELS]),
+        (with("labels", json!({"x": ""})), &[CONFLICT_LABELS]),
+        (of_long, &[]),
+        (with("ownerReferences", owners), &[]),
         (
-            labelled(
-                json!({"ipconflict.io/scope": "fleet", "node.ipconflict.io/b": "", "node.ipconflict.io/a": ""}),
-            ),
-            &[],
-        ),
-        // Node `c` would get what does not concern it.
-        (
-            labelled(json!({"node.ipconflict.io/c": ""})),
-            &[CONFLICT_LABELS],
-        ),
-        (labelled(json!({"x": ""})), &[CONFLICT_LABELS]),
-        (
-            create(at(
-                &at(&conflict(&[&long, "a"]), "/spec/state", "Suspected"),
-                "/metadata/labels",
-                json!({node_label(&long): ""}),
-            )),
-            &[],
-        ),
-        (
-            owned(json!([{"kind": "Node", "name": "a"}, {"kind": "Node", "name": "b"}])),
-            &[],
-        ),
-        (
-            owned(json!([{"kind": "Node", "name": "c"}])),
+            with("ownerReferences", owned_by("Node", "c")),
             &[CONFLICT_OWNERS],
         ),
         (
-            owned(json!([{"kind": "Pod", "name": "a"}])),
+            with("ownerReferences", owned_by("Pod", "a")),
             &[CONFLICT_OWNERS],
         ),
-        (
-            create(at(&new, "/metadata/finalizers", json!(["forever"]))),
-            &[FINALIZERS],
-        ),
-        (
-            create(at(
-                &new,
-                "/metadata/annotations",
-                json!({"a": "x".repeat(257)}),
-            )),
-            &[ANNOTATIONS],
-        ),
+        (with("finalizers", json!(["forever"])), &[FINALIZERS]),
+        (with("annotations", long_annotation()), &[ANNOTATIONS]),
     ];
     assert_refusals(cases);
 }

@@ -1,7 +1,5 @@
 //! The schemas of the registry's objects: exactly the fields that the agent writes, each bounded.
 
-use std::fs;
-
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network,
 };
@@ -12,13 +10,13 @@ use detector_fleet::objects::{
 };
 use serde_json::{Value, json};
 
-use crate::tools::{deploy, documents};
+use crate::tools::{documents, read};
 
 /// The file of `IPClaim` and that of `IPConflict`.
 const FILES: [&str; 2] = ["ipclaims", "ipconflicts"];
 
 fn definition(file: &str) -> Value {
-    let text = fs::read_to_string(deploy(&format!("crds/{file}.yaml"))).unwrap();
+    let text = read(format!("deploy/crds/{file}.yaml"));
     serde_json::to_value(&documents(&text)[0]).unwrap()
 }
 

@@ -14,7 +14,7 @@ use detector_engine::{AnomalyKind, ConflictKind};
 use detector_event::{MAX_PRIMARY_ADDRESSES, Via};
 use detector_testkit::contract::violations;
 
-use crate::tools::{assert_current, deploy, root};
+use crate::tools::{assert_current, deploy, read, root};
 
 /// The page of the settings, and the lines around its generated part.
 const CONFIGURATION: &str = "docs/configuration.md";
@@ -55,7 +55,7 @@ fn configuration_reference_matches_the_code() {
         }
     }
     let file = root().join(CONFIGURATION);
-    let page = fs::read_to_string(&file).unwrap();
+    let page = read(&file);
     let (head, rest) = page.split_once(GENERATED[0]).unwrap();
     let (_, tail) = rest.split_once(GENERATED[1]).unwrap();
     let [begin, end] = GENERATED;
@@ -108,7 +108,7 @@ fn row(text: &mut String, argument: &Arg) {
 
 #[test]
 fn example_configuration_file_is_valid() {
-    let page = fs::read_to_string(root().join(CONFIGURATION)).unwrap();
+    let page = read(CONFIGURATION);
     let text = page.split("```yaml\n").nth(1).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text.split("```").next().unwrap()).unwrap();
@@ -122,9 +122,17 @@ pub(crate) fn quoted(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
+/// The names of metrics in a text or an expression.
+pub(crate) fn metric_names(text: &str) -> impl Iterator<Item = &str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(move |c| !is_name(c));
+    let prefixes = ["ipconflict_", "ipconflict:", "process_"];
+    words.filter(move |word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
+}
+
 #[test]
 fn metrics_reference_lists_exactly_the_label_values() {
-    let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let page = read("docs/metrics.md");
     // After the first colon of a line.
     let line = |begin: &str, values: &[&str]| {
         let line = page.lines().find(|line| line.starts_with(begin)).unwrap();
@@ -157,7 +165,7 @@ fn metrics_reference_lists_exactly_the_label_values() {
 fn every_example_event_satisfies_the_contract() {
     let mut shown = 0;
     for path in documents() {
-        let text = fs::read_to_string(&path).unwrap();
+        let text = read(&path);
         for block in text.split("```json\n").skip(1) {
             let block = block.split("```").next().unwrap();
             let event: serde_json::Value =
@@ -171,7 +179,7 @@ fn every_example_event_satisfies_the_contract() {
 
 #[test]
 fn documented_bounds_match_the_code() {
-    let page = fs::read_to_string(root().join("docs/limits.md")).unwrap();
+    let page = read("docs/limits.md");
     let bounds = detector_engine::Settings::default().bounds;
     let budget = |budget: Budget| {
         let burst = budget.window_ns / budget.interval_ns;
@@ -213,7 +221,7 @@ fn documented_bounds_match_the_code() {
 #[test]
 fn link_targets_and_named_files_exist() {
     for path in documents() {
-        let text = fs::read_to_string(&path).unwrap();
+        let text = read(&path);
         let folder = path.parent().unwrap();
         for link in text.split("](").skip(1) {
             let target = link.split(')').next().unwrap();
@@ -246,7 +254,7 @@ fn link_targets_and_named_files_exist() {
 
 /// The anchors of a document: those that forges generate for headings, and explicit ones.
 fn headings(path: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(path).unwrap();
+    let text = read(path);
     let explicit = text.lines().filter_map(|line| {
         let id = line.strip_prefix("<a id=\"")?.strip_suffix("\"></a>")?;
         Some(id.to_owned())
@@ -267,10 +275,7 @@ fn headings(path: &Path) -> BTreeSet<String> {
 
 #[test]
 fn every_deployment_file_is_mentioned() {
-    let text: String = documents()
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let text: String = documents().iter().map(read).collect();
     for entry in fs::read_dir(deploy("")).unwrap() {
         let name = format!("deploy/{}", entry.unwrap().file_name().to_str().unwrap());
         assert!(text.contains(&name), "{name}");

@@ -1,11 +1,11 @@
 //! The inhibition rules of the example for Alertmanager, in a real one.
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use detector_testkit::{DEADLINE, Node, alertmanager::Alertmanager, until};
 
-use crate::tools::deploy;
+use crate::tools::read;
 
 const SWEEP: &str = "PodAddressSweep cluster=east node=n1 address=10.244.2.10 device=vethbad";
 const CONFLICT: &str = "IPAddressConflict cluster=east node=n3 address=10.244.3.10 network=node";
@@ -63,7 +63,7 @@ fn alerts_in_state(
 #[test]
 fn consequences_of_an_alert_are_not_notified() {
     let node = Node::new("inhibition").unwrap();
-    let configuration = fs::read_to_string(deploy("prometheus/alertmanager.yaml")).unwrap();
+    let configuration = read("deploy/prometheus/alertmanager.yaml");
     let alertmanager = Alertmanager::start(&node, &configuration).unwrap();
     for alert in INHIBITED.iter().chain(&NOTIFIED) {
         let words: Vec<_> = alert.split(' ').collect();
@@ -86,8 +86,8 @@ fn consequences_of_an_alert_are_not_notified() {
 
 #[test]
 fn example_names_alerts_that_exist() {
-    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
-    let example = fs::read_to_string(deploy("prometheus/alertmanager.yaml")).unwrap();
+    let rules = read("deploy/prometheus/rules.yaml");
+    let example = read("deploy/prometheus/alertmanager.yaml");
     let matchers = example.split("alertname=").skip(1);
     let names: Vec<_> = matchers
         .filter_map(|rest| rest.trim_start_matches('~').split('"').nth(1))

@@ -8,12 +8,14 @@ use detector_testkit::{
 };
 use serde_json::Value;
 
-use crate::{AGENT, tools::deploy};
+use crate::{
+    AGENT,
+    tools::{deploy, read},
+};
 
 #[test]
 fn configuration_has_the_fields_the_detector_reads() {
-    let text =
-        fs::read_to_string(deploy("node-problem-detector/ip-conflict-monitor.json")).unwrap();
+    let text = read("deploy/node-problem-detector/ip-conflict-monitor.json");
     let file: Value = serde_json::from_str(&text).unwrap();
     let known = |value: &Value, known: &str| {
         let known: Vec<_> = known.split_whitespace().collect();
@@ -61,11 +63,7 @@ fn run(node: &Node, command: AgentCommand) -> (i32, String) {
 }
 
 fn agent(node: &Node, options: &[&str]) -> Agent {
-    let command = options
-        .iter()
-        .fold(AgentCommand::run(AGENT), |command, option| {
-            command.arg(*option)
-        });
+    let command = AgentCommand::run(AGENT).args(options.iter().copied());
     Agent::start_ready(node, &command).unwrap()
 }
 
@@ -106,11 +104,8 @@ fn command_asks_the_agent_with_bash_alone() {
         allowing,
         (0, "no IP address conflict on 0 pod devices"),
     );
-    let specs = ["vetha", "vethb"].map(PodSpec::new);
-    let specs = [
-        specs[0].clone().address("10.244.2.10/24"),
-        specs[1].clone().address("10.244.2.11/24"),
-    ];
+    let specs = [("vetha", "10.244.2.10/24"), ("vethb", "10.244.2.11/24")]
+        .map(|(device, address)| PodSpec::new(device).address(address));
     let pods = node.add_pods(&specs).unwrap();
     wait_for(
         &node,

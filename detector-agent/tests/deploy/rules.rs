@@ -5,16 +5,18 @@ use std::{fs, process::Command};
 use detector_event::{ContractName as _, SubjectKind};
 use serde_yaml_ng::Value;
 
-use crate::tools::{deploy, documents, output, render, root};
+use crate::tools::{deploy, documents, output, read, render, root};
 
-fn rules() -> Vec<Value> {
-    let text = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
-    documents(&text)[0]["groups"]
-        .as_sequence()
-        .unwrap()
-        .iter()
-        .flat_map(|group| group["rules"].as_sequence().unwrap().clone())
-        .collect()
+/// The rules of all groups.
+fn rules_of(file: &Value) -> Vec<Value> {
+    let groups = file["groups"].as_sequence().unwrap().iter();
+    let rules = groups.flat_map(|group| group["rules"].as_sequence().unwrap().clone());
+    rules.collect()
+}
+
+/// The rules of the file.
+pub(crate) fn rules() -> Vec<Value> {
+    rules_of(&documents(&read("deploy/prometheus/rules.yaml"))[0])
 }
 
 fn alerts() -> Vec<Value> {
@@ -42,7 +44,7 @@ fn rules_are_valid_and_fire_only_when_they_should() {
 
 #[test]
 fn every_alert_is_tested_and_has_a_runbook() {
-    let tests = fs::read_to_string(deploy("prometheus/rules.test.yaml")).unwrap();
+    let tests = read("deploy/prometheus/rules.test.yaml");
     let mut used = Vec::new();
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
@@ -51,7 +53,7 @@ fn every_alert_is_tested_and_has_a_runbook() {
         let url = alert["annotations"]["runbook_url"].as_str().unwrap();
         let (_, path) = url.split_once("/blob/main/").unwrap();
         let path = path.split('#').next().unwrap();
-        let text = fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let text = read(path);
         assert!(text.contains(name), "{path} does not mention {name}");
         for key in ["summary", "description"] {
             assert!(
@@ -90,7 +92,7 @@ fn agent_sends_the_alerts_of_the_rules() {
         assert_eq!(url, kind.runbook_url());
         let (path, anchor) = url.split_once('#').unwrap_or((&url, ""));
         let (_, path) = path.split_once("/blob/main/").unwrap();
-        let text = fs::read_to_string(root().join(path)).unwrap();
+        let text = read(path);
         let target = format!("<a id=\"{anchor}\">");
         assert!(anchor.is_empty() || text.contains(&target), "{url}");
     }
@@ -115,11 +117,8 @@ fn severities_and_labels_are_values_of_the_chart() {
         severities: {IPAddressConflict: page}, disabled: [IPAMLeak]}}";
     let rendered = render(values).unwrap();
     let object = &documents(&rendered["prometheusrule.yaml"])[0];
-    let groups = object["spec"]["groups"].as_sequence().unwrap();
-    let rendered = groups
-        .iter()
-        .flat_map(|group| group["rules"].as_sequence().unwrap());
-    let (alerts, records): (Vec<&Value>, Vec<_>) =
+    let rendered = rules_of(&object["spec"]).into_iter();
+    let (alerts, records): (Vec<_>, Vec<_>) =
         rendered.partition(|rule| rule.get("alert").is_some());
     assert_eq!(
         (records.len(), alerts.len()),
@@ -147,6 +146,6 @@ fn severities_and_labels_are_values_of_the_chart() {
 fn operator_object_has_the_same_rules() {
     let rendered = render("{prometheusRule: {enabled: true}}").unwrap();
     let object = &documents(&rendered["prometheusrule.yaml"])[0];
-    let file = &documents(&fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap())[0];
+    let file = &documents(&read("deploy/prometheus/rules.yaml"))[0];
     assert_eq!(object["spec"], *file);
 }

@@ -12,8 +12,8 @@ use detector_testkit::{
 
 use crate::{
     AGENT,
-    docs::quoted,
-    tools::{deploy, output, root},
+    docs::{metric_names, quoted},
+    tools::{output, read, root},
 };
 
 /// The sections whose commands change nothing in the state of a network plugin.
@@ -74,7 +74,7 @@ fn is_complete(command: &str) -> bool {
 
 impl Runbook {
     fn read(path: &Path) -> Self {
-        let text = fs::read_to_string(path).unwrap();
+        let text = read(path);
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let mut section = String::new();
         let (mut commands, mut inline) = (Vec::new(), Vec::new());
@@ -241,14 +241,12 @@ fn commands_for_the_node_have_a_shell_on_it() {
 
 #[test]
 fn named_metrics_and_reasons_are_documented() {
-    let reference = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
-    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let reference = read("docs/metrics.md");
+    let rules = read("deploy/prometheus/rules.yaml");
     for entry in fs::read_dir(root().join("docs/runbooks")).unwrap() {
         let path = entry.unwrap().path();
-        let text = fs::read_to_string(&path).unwrap();
-        let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == ':';
-        let names = text.split(|c| !is_name(c));
-        for name in names.filter(|n| n.starts_with("ipconflict_") || n.starts_with("ipconflict:")) {
+        let text = read(&path);
+        for name in metric_names(&text) {
             let known = match name.contains(':') {
                 true => rules.contains(&format!("record: {name}\n")),
                 false => reference.contains(&format!("`{name}")),
@@ -256,8 +254,7 @@ fn named_metrics_and_reasons_are_documented() {
             assert!(known, "{}: {name}", path.display());
         }
     }
-    let blind = fs::read_to_string(root().join("docs/runbooks/IPConflictDetectorBlind.md"));
-    let blind = blind.unwrap();
+    let blind = read("docs/runbooks/IPConflictDetectorBlind.md");
     let (_, table) = blind.split_once("| reason |").unwrap();
     let rows = table.lines().filter_map(|l| l.strip_prefix("| `"));
     let mut count = 0;
@@ -328,23 +325,22 @@ impl Incident {
     }
 }
 
+fn assert_prints(outcome: &Outcome, texts: &[&str]) {
+    for text in texts {
+        assert!(outcome.stdout.contains(text), "{text}: {outcome:?}");
+    }
+}
+
 #[test]
 fn duplicate_is_followed_from_the_alert_to_its_end() {
     let specs = ["vethfirst", "vethsecond"].map(|d| PodSpec::new(d).address("10.244.2.10/24"));
     let incident = Incident::new("rbconflict", &specs);
     incident.agent.wait_raised("10.244.2.10").unwrap();
     let outcome = incident.follow(&runbook("IPAddressConflict"));
-    for found in [
-        "1 IP address conflict: 10.244.2.10",
-        "  finding: 10.244.2.10 is claimed by ",
-    ] {
-        assert!(outcome.stdout.contains(found), "{found}: {outcome:?}");
-    }
+    let finding = "  finding: 10.244.2.10 is claimed by ";
+    assert_prints(&outcome, &["1 IP address conflict: 10.244.2.10", finding]);
     // The device of the pod that is to be deleted by hand.
-    incident
-        .agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    incident.agent.wait_resolved("10.244.2.10").unwrap();
 }
 
 #[test]
@@ -362,11 +358,7 @@ fn sweep_is_followed_from_the_alert_to_its_end() {
     let found = incident.agent.wait_log(DEADLINE, "Address sweep").unwrap();
     assert!(found.contains("vethbad"), "{found}");
     let outcome = incident.follow(&runbook("PodAddressSweep"));
-    assert!(outcome.stdout.contains("address_sweep"), "{outcome:?}");
-    assert!(
-        outcome.stdout.contains("kubectl -n shop delete pod"),
-        "{outcome:?}"
-    );
+    assert_prints(&outcome, &["address_sweep", "kubectl -n shop delete pod"]);
 }
 
 #[test]
@@ -382,9 +374,10 @@ fn drift_is_followed_from_the_alert_to_the_pod() {
     cni.wipe().unwrap();
     agent.wait_log(DEADLINE, "ipam_drift").unwrap();
     let outcome = follow(&runbook("IPAMDrift"), &node, &agent, "unused");
-    for found in ["ipam_drift", &pod.address().unwrap().to_string()] {
-        assert!(outcome.stdout.contains(found), "{found}: {outcome:?}");
-    }
+    assert_prints(
+        &outcome,
+        &["ipam_drift", &pod.address().unwrap().to_string()],
+    );
     cni.remove_pod(&node, pod).unwrap();
 }
 
@@ -412,7 +405,7 @@ fn dead_gateway_is_followed_from_the_alert_to_the_cause() {
         .unwrap();
     let outcome = incident.follow(&runbook("PodGatewayUnresolved"));
     let states = ["FAILED", "INCOMPLETE"];
-    assert!(outcome.stdout.contains("gateway_unresolved"), "{outcome:?}");
+    assert_prints(&outcome, &["gateway_unresolved"]);
     assert!(
         states.iter().any(|s| outcome.stdout.contains(s)),
         "{outcome:?}"
@@ -434,15 +427,12 @@ fn blind_agent_names_the_device_as_its_runbook_promises() {
         .unwrap();
     assert!(log.contains("vethb"), "{log}");
     let outcome = incident.follow(&runbook("IPConflictDetectorBlind"));
-    assert!(
-        outcome.stdout.contains("no IP address conflict"),
-        "{outcome:?}"
-    );
+    assert_prints(&outcome, &["no IP address conflict"]);
 }
 
 #[test]
 fn every_cause_has_a_section_and_a_symptom() {
-    let page = fs::read_to_string(root().join("docs/runbooks/Causes.md")).unwrap();
+    let page = read("docs/runbooks/Causes.md");
     let (_, symptoms) = page.split_once("\n## Symptoms\n").unwrap();
     let (symptoms, _) = symptoms.split_once("\n## ").unwrap();
     for cause in Cause::ALL.map(Cause::name) {

@@ -80,9 +80,7 @@ impl Site {
     }
 
     pub(crate) fn expect_resolved(&self) {
-        self.agent
-            .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-            .unwrap();
+        self.agent.wait_resolved(ADDRESS).unwrap();
     }
 
     /// Nothing was reported so far.

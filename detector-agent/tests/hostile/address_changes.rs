@@ -71,9 +71,7 @@ fn raises_inside_a_flood(node: &Node, address: &str, attach: impl Fn(PodSpec) ->
     let conflict = agent.wait_raised(address).unwrap();
     assert_eq!(conflict.confidence, "certain");
     flood(&hostile, [change("del", address)]);
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(address))
-        .unwrap();
+    agent.wait_resolved(address).unwrap();
     until(DEADLINE, "the changes to be counted", || {
         let series = r#"ipconflict_observations_dropped_total{reason="address_changes"}"#;
         let dropped = metric(node, series)?;
@@ -99,9 +97,7 @@ fn claim_of_a_moment_inside_a_flood_of_address_changes_raises() {
     flood(&hostile, ["add", "del"].map(|verb| change(verb, VICTIM)));
     let conflict = agent.wait_raised(VICTIM).unwrap();
     assert_eq!(conflict.confidence, "certain");
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(VICTIM))
-        .unwrap();
+    agent.wait_resolved(VICTIM).unwrap();
 }
 
 #[test]

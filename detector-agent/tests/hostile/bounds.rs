@@ -117,7 +117,7 @@ fn claims_in_frames_beyond_the_bound_conflict() {
     let address = Ipv4Addr::new(10, 9, 9, 9);
     let _victim = add_victim(&node, "vethvictim", address);
     let agent = start(&node);
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let sender = FrameSender::open(&fillers[0]).unwrap();
     let mac = fillers[0].mac();
     for first in (0..1_100).step_by(100) {

@@ -31,9 +31,7 @@ fn addresses_of_host_scope_are_claims() {
     let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert_eq!(conflict.confidence, "certain");
     pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
 }
 
 /// Two other pods claim the address before and after, so that the table of claimed addresses stays as it is.
@@ -105,9 +103,7 @@ fn address_removed_but_claimed_in_frames_raises_again() {
     let frame = Frame::announcement(pods[1].mac(), ADDRESS.parse().unwrap());
     sender.send(&frame).unwrap();
     pods[1].remove_address(&format!("{ADDRESS}/32")).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
     let before = agent.event_count();
     let raised = until(SOON, "the conflict to be raised again", || {
         sender.send(&frame)?;

@@ -3,8 +3,7 @@
 
 use anyhow::ensure;
 use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Event, Frame, FrameSender, NaFlags, Node, Pod, PodSpec,
-    until,
+    Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, NaFlags, Node, Pod, PodSpec, until,
 };
 
 use crate::{AGENT, metrics::metric};
@@ -29,11 +28,6 @@ fn start(node: &Node) -> Agent {
     Agent::start_ready(node, &AgentCommand::run(AGENT)).unwrap()
 }
 
-fn wait_resolved(agent: &Agent) {
-    let resolved = |event: &Event| event.resolves(OWNER);
-    agent.wait_event(DEADLINE, resolved).unwrap();
-}
-
 fn assert_raised_and_resolved(agent: &Agent, pod: &Pod, interface: &str) {
     let conflict = agent.wait_raised(OWNER).unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
@@ -44,7 +38,7 @@ fn assert_raised_and_resolved(agent: &Agent, pod: &Pod, interface: &str) {
     pod.netns()
         .ip(&format!("address delete {OWNER}/32 dev {interface}"))
         .unwrap();
-    wait_resolved(agent);
+    agent.wait_resolved(OWNER).unwrap();
 }
 
 #[test]
@@ -88,7 +82,7 @@ fn removed_interface_resolves() {
     pod.netns().ip_batch(added).unwrap();
     agent.wait_raised(OWNER).unwrap();
     pod.netns().ip("link delete macvlan0").unwrap();
-    wait_resolved(&agent);
+    agent.wait_resolved(OWNER).unwrap();
 }
 
 /// Real servers of LVS, the addresses of services in nested nodes, IPv6, and a pod that answers for none of it.

@@ -47,7 +47,7 @@ fn malformed_frames_are_counted_and_hide_nothing() {
     }
     let conflict = agent.wait_raised("10.9.9.9").unwrap();
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "the frames to be counted", || {
         let metrics = client.get("/metrics")?.body;
         let counts = metrics.lines().filter_map(|line| {

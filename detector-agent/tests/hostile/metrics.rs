@@ -6,19 +6,14 @@ use serde_json::Value;
 
 /// The value of a series in the agent's metrics; 0 if it has none.
 pub(crate) fn metric(node: &Node, series: &str) -> anyhow::Result<u64> {
-    let metrics = TestClient::new(node, "http://127.0.0.1:9842")
-        .get("/metrics")?
-        .body;
-    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix(series));
-    Ok(lines.next().map_or(Ok(0), |value| value.trim().parse())?)
+    let client = TestClient::of_agent(node);
+    Ok(client.metric(series)?.unwrap_or(0))
 }
 
 /// The agent's claims of an address. The node's own is not among them.
 pub(crate) fn claims(node: &Node, address: &str) -> anyhow::Result<Vec<Value>> {
     let path = format!("/api/v1/claims?address={address}");
-    let answer = TestClient::new(node, "http://127.0.0.1:9842")
-        .get(&path)?
-        .json()?;
+    let answer = TestClient::of_agent(node).get(&path)?.json()?;
     let claims = answer["claims"].as_array().context("no list of claims")?;
     Ok(claims.clone())
 }

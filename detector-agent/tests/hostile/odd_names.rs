@@ -22,7 +22,7 @@ fn control_sequences_and_quotes_in_a_name_stay_data() {
     let agent = Agent::start_ready(&node, &command).unwrap();
     let conflict = agent.wait_raised(ADDRESS).unwrap();
     assert!(conflict.devices().contains(&NAME), "whole in the event");
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     // The metrics follow the line.
     let series = until(DEADLINE, "the series of the conflict", || {
         let metrics = client.get("/metrics")?.body;
@@ -72,7 +72,7 @@ fn hidden_characters_in_a_name_reach_nobody() {
     assert!(conflict.devices().contains(&HIDDEN), "whole in the event");
     let step = conflict.guidance.unwrap().next_step;
     assert!(step.contains("ve\u{fffd}th\u{fffd}a"), "{step:?}");
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let metrics = client.get("/metrics").unwrap().body;
     let check = |args: &[&str]| {
         let command = AgentCommand::new(AGENT, args.iter().copied()).args(interfaces);

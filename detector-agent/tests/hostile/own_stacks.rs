@@ -46,9 +46,7 @@ fn silent_program_is_not_superseded() {
         // A later claim that expires: from then on, so would the silent pod's.
         announce(kernel, kernel.mac(), address);
         agent.wait_raised(&text).unwrap();
-        agent
-            .wait_event(DEADLINE, |event| event.resolves(&text))
-            .unwrap();
+        agent.wait_resolved(&text).unwrap();
         let before = agent.event_count();
 
         announce(attacker, silent.mac(), address);

@@ -72,7 +72,7 @@ fn rejected_events_delay_no_others_and_survive_a_restart() {
     receiver
         .wait_until(DEADLINE, |posted| has_accepted(posted, "10.244.2.10"))
         .unwrap();
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "the parked events to be shown", || {
         let metrics = client.get("/metrics")?.body;
         let count = POISONED.len();

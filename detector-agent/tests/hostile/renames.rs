@@ -43,7 +43,7 @@ fn renamed_device_keeps_its_conflict_and_causes_no_resync() {
 
     let events = agent.events();
     assert!(events.iter().all(|e| !e.event.resolves(ADDRESS)));
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let metrics = client.get("/metrics").unwrap().body;
     let resyncs = metrics
         .lines()

@@ -65,7 +65,7 @@ fn squat(cni: &Cni, prefix: &str, squatted: &str) {
     };
     agent.wait_event(DEADLINE, is_owned).unwrap();
     // The name of the owner is known later than the allocation.
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "the owner to be named", || {
         let list = client.get("/api/v1/anomalies")?.json()?;
         let detail = list["anomalies"][0]["detail"].as_str().unwrap_or_default();

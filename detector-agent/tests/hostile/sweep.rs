@@ -86,7 +86,7 @@ impl Site {
     }
 
     fn get(&self, path: &str, list: &str) -> Vec<Value> {
-        let client = TestClient::new(&self.node, "http://127.0.0.1:9842");
+        let client = TestClient::of_agent(&self.node);
         let answer = client.get(path).unwrap().json().unwrap();
         answer[list].as_array().unwrap().clone()
     }
@@ -164,7 +164,7 @@ fn sixty_victims_are_one_finding() {
     let is_part = |conflict: &Value| conflict["sweep"] == sweep["anomaly_id"];
     assert!(conflicts.iter().all(is_part), "{conflicts:?}");
 
-    let client = TestClient::new(&site.node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&site.node);
     let metrics = client.get("/metrics").unwrap().body;
     for line in [
         r#"ipconflict_anomalies_active{kind="address_sweep"} 1"#.to_owned(),

@@ -201,9 +201,7 @@ fn hijack_behind_tags_goes_on_over_a_restart() {
     let mut events = events.iter().map(|received| &received.event);
     assert!(events.all(|event| !event.raises(OWNER) && !event.resolves(OWNER)));
     node.ip("link delete vethb").unwrap();
-    let ended = second
-        .wait_event(DEADLINE, |event| event.resolves(OWNER))
-        .unwrap();
+    let ended = second.wait_resolved(OWNER).unwrap();
     let ended = ended.event.conflict().unwrap();
     assert_eq!(ended.conflict_id, before.conflict_id);
 }

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::AGENT;
 
-const ORIGIN: &str = "http://127.0.0.1:9842";
 const TOKEN: &str = "an-unguessable-test-token";
 
 fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
@@ -29,7 +28,7 @@ fn duplicate(node: &Node, address: &str) -> Vec<Pod> {
 fn conflicts_and_claims_match_the_events() {
     let node = Node::new("api").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let empty = client.get("/api/v1/conflicts").unwrap();
     assert_eq!(empty.header("content-type"), Some("application/json"));
     assert_eq!(empty.json().unwrap()["conflicts"], Value::Array(Vec::new()));
@@ -65,9 +64,7 @@ fn conflicts_and_claims_match_the_events() {
     assert_eq!(none["claims"], Value::Array(Vec::new()));
 
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.10").unwrap();
     let answer = client.get("/api/v1/conflicts").unwrap().json().unwrap();
     assert_eq!(answer["conflicts"], Value::Array(Vec::new()));
     assert_eq!(answer["resolved"][0]["address"], "10.244.2.10");
@@ -79,19 +76,14 @@ fn conflicts_and_claims_match_the_events() {
 
 /// The value of one series in a scrape.
 fn metric(client: &TestClient<'_>, series: &str) -> f64 {
-    let metrics = client.get("/metrics").unwrap();
-    let mut values = metrics
-        .body
-        .lines()
-        .filter_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    values.next().unwrap().parse().unwrap()
+    client.metric(series).unwrap().unwrap()
 }
 
 #[test]
 fn active_conflicts_change_before_their_event() {
     let node = Node::new("gauges").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let active = || {
         metric(
             &client,
@@ -124,7 +116,7 @@ fn metrics_count_the_claims_that_the_api_lists() {
     let node = Node::new("claims").unwrap();
     node.add_bridge("br0", &["10.244.9.1/24"]).unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let listed = || {
         let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
         claims["claims"].as_array().unwrap().len()
@@ -168,7 +160,7 @@ fn receiver_of_the_traffic_is_named_among_many_claimants() {
         .collect();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let _pods = node.add_pods(&specs).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "all claimants", || {
         let answer = client.get("/api/v1/conflicts")?.json()?;
         let conflict = &answer["conflicts"][0];
@@ -214,7 +206,7 @@ fn thousands_of_claims_are_one_json_document() {
     let _pods = node.add_pods(&specs).unwrap();
     let command = AgentCommand::run(AGENT).arg("--export-claims");
     let _agent = Agent::start_ready(&node, &command).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let claims = client.get("/api/v1/claims").unwrap().json().unwrap();
     assert_eq!(claims["claims"].as_array().unwrap().len(), 1000);
     let metrics = client.get("/metrics").unwrap();
@@ -231,7 +223,7 @@ fn thousands_of_claims_are_one_json_document() {
 fn event_stream_is_live_and_resumes_after_the_last_id() {
     let node = Node::new("sse").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let mut stream = client.events("/api/v1/events").unwrap();
     let hello = stream.next_event().unwrap().unwrap();
     assert_eq!(hello.kind, "hello");
@@ -249,10 +241,8 @@ fn event_stream_is_live_and_resumes_after_the_last_id() {
     drop(stream);
 
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
-    let back = TestClient::new(&node, ORIGIN).header("Last-Event-ID", &first.id);
+    agent.wait_resolved("10.244.2.10").unwrap();
+    let back = TestClient::of_agent(&node).header("Last-Event-ID", &first.id);
     let mut stream = back.events("/api/v1/events").unwrap();
     let hello = stream.next_event().unwrap().unwrap();
     assert!(hello.data.contains("\"resumed\":true"), "{hello:?}");
@@ -270,7 +260,7 @@ fn readyz_lists_the_components_and_their_state() {
         .add_pods(&["vetha", "vethb"].map(PodSpec::new))
         .unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let state = |name: &str, state: &str| {
         until(DEADLINE, "the agent to be ready", || {
             let ready = client.get("/readyz")?;
@@ -345,7 +335,7 @@ fn metrics_without_detail_name_nothing_and_count_everything() {
     let agent = Agent::start_ready(&node, &command).unwrap();
     let _pods = duplicate(&node, "10.244.2.10/32");
     agent.wait_raised("10.244.2.10").unwrap();
-    for origin in [ORIGIN, "http://192.0.2.7:9842"] {
+    for origin in ["http://127.0.0.1:9842", "http://192.0.2.7:9842"] {
         let client = TestClient::new(&node, origin);
         let value = |expected: &str| {
             until(DEADLINE, expected, || {
@@ -362,7 +352,7 @@ fn metrics_without_detail_name_nothing_and_count_everything() {
         }
     }
     // The API shows everything.
-    let conflicts = TestClient::new(&node, ORIGIN).get("/api/v1/conflicts");
+    let conflicts = TestClient::of_agent(&node).get("/api/v1/conflicts");
     assert!(conflicts.unwrap().body.contains("vetha"));
 }
 
@@ -370,7 +360,7 @@ fn metrics_without_detail_name_nothing_and_count_everything() {
 fn open_streams_do_not_delay_the_shutdown() {
     let node = Node::new("end").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let mut stream = client.events("/api/v1/events").unwrap();
     stream.next_event().unwrap();
     let (status, _) = agent.terminate(DEADLINE).unwrap();
@@ -386,10 +376,10 @@ fn requests_without_the_token_are_refused() {
         .arg("--http-token-file")
         .arg(file.path());
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let stranger = TestClient::new(&node, ORIGIN);
-    let wrong = TestClient::new(&node, ORIGIN)
-        .header("Authorization", "Bearer a-token-that-somebody-guessed");
-    let friend = TestClient::new(&node, ORIGIN).header("Authorization", &format!("Bearer {TOKEN}"));
+    let stranger = TestClient::of_agent(&node);
+    let wrong =
+        TestClient::of_agent(&node).header("Authorization", "Bearer a-token-that-somebody-guessed");
+    let friend = TestClient::of_agent(&node).header("Authorization", &format!("Bearer {TOKEN}"));
     for path in [
         "/metrics",
         "/api/v1/conflicts",

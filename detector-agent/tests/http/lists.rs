@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::AGENT;
 
-const ORIGIN: &str = "http://127.0.0.1:9842";
 const ADDRESSES: [&str; 5] = [
     "10.244.2.1",
     "10.244.2.2",
@@ -76,7 +75,7 @@ fn pages_are_the_whole_list_in_its_order() {
     let node = Node::new("pages").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let _pods = conflicts(&node, &agent);
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let all = get(&client, "/api/v1/conflicts");
     assert_eq!(all["next"], Value::Null);
     let all = strings(&all["conflicts"], "conflict_id");
@@ -109,16 +108,14 @@ fn parameters_select_and_bad_ones_are_named() {
     let node = Node::new("filters").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let mut pods = conflicts(&node, &agent);
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let count = |query: &str| {
         let answer = get(&client, &format!("/api/v1/conflicts?{query}"));
         let count = |list: &str| answer[list].as_array().unwrap().len();
         (count("conflicts"), count("resolved"))
     };
     pods[1].remove_address("10.244.2.4/32").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.4"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.4").unwrap();
     for (query, expected) in [
         ("", (4, 1)),
         ("state=active", (4, 0)),
@@ -171,7 +168,7 @@ fn one_conflict_is_found_by_its_id_also_once_resolved() {
     let node = Node::new("byid").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let mut pods = conflicts(&node, &agent);
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let listed = get(&client, "/api/v1/conflicts?address=10.244.2.3");
     let id = listed["conflicts"][0]["conflict_id"].as_str().unwrap();
     let path = format!("/api/v1/conflicts/{id}");
@@ -180,9 +177,7 @@ fn one_conflict_is_found_by_its_id_also_once_resolved() {
     assert_eq!(one["conflict"]["state"], "active");
     assert_eq!(one["node"], "testkit");
     pods.pop().unwrap().delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.3"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.3").unwrap();
     until(DEADLINE, "the resolved conflict", || {
         let one = client.get(&path)?.json()?;
         ensure!(one["conflict"]["state"] == "resolved", "{one}");
@@ -207,7 +202,7 @@ fn differences(document: &Value, path: &str, status: &str, answer: &Value) -> Ve
 fn history_has_what_ended_newest_first() {
     let node = Node::new("ended").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let pods = conflicts(&node, &agent);
     assert!(get(&client, "/api/v1/history")["history"] == Value::Array(Vec::new()));
     for address in &ADDRESSES[..4] {
@@ -245,13 +240,11 @@ fn history_has_what_ended_newest_first() {
 fn answers_match_the_openapi_document() {
     let node = Node::new("openapi").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let document = get(&client, "/api/v1/openapi.json");
     let pods = conflicts(&node, &agent);
     pods[1].remove_address("10.244.2.4/32").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.4"))
-        .unwrap();
+    agent.wait_resolved("10.244.2.4").unwrap();
     // So that a diagnosis is among the answers.
     until(DEADLINE, "a diagnosis", || {
         let open = client.get("/api/v1/conflicts")?.json()?;

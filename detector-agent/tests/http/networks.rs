@@ -52,7 +52,7 @@ fn conflicts_of_one_address_on_two_bridges_are_told_apart() {
             .wait_log(DEADLINE, &format!("IP conflict on {ADDRESS} ({network}): "))
             .unwrap();
     }
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     assert_eq!(
         networks(&client, "/api/v1/conflicts", "conflicts").unwrap(),
         both

@@ -7,7 +7,7 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, PodSpec, http::TestClient, prometheus::Prometheus,
+    Agent, AgentCommand, Node, PodSpec, http::TestClient, prometheus::Prometheus,
 };
 
 use crate::AGENT;
@@ -26,9 +26,7 @@ fn prometheus_ingests_every_metric_and_follows_a_conflict() {
 
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let mut pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     let one = |s: &[(serde_json::Value, f64)]| s.len() == 1 && s[0].1 == 1.0;
     prometheus
         .wait(
@@ -120,9 +118,7 @@ fn metrics_are_open_metrics_and_on_request_prometheus_text() {
     let agent = Agent::start_ready(&node, &command).unwrap();
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let _pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     let metrics = TestClient::new(&node, format!("http://{TARGET}"))
         .get("/metrics")
         .unwrap();

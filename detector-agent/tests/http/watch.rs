@@ -116,9 +116,7 @@ fn without_a_terminal_each_event_is_a_line() {
     let node = Node::new("watchlines").unwrap();
     let mut agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let mut pods = duplicate(&node);
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     let mut watching = RunningProgram::start(&node, AGENT, &["watch"]);
     watching.wait("active   10.244.2.10 duplicate certain: →vetha, vethb (newest)\n");
     pods.pop().unwrap().delete().unwrap();
@@ -143,9 +141,7 @@ fn terminal_shows_a_table_with_details_on_enter() {
     watching.wait_screen(&mut screen, "No IP address conflict.");
     let _pods = duplicate(&node);
     watching.wait_screen(&mut screen, "→vetha  vethb");
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
     watching.press("\r");
     watching.wait_screen(&mut screen, "→ unknown  receives the traffic");
     watching.wait_screen(&mut screen, "vetha   MAC 02:");

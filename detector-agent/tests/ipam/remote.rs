@@ -36,7 +36,7 @@ fn run(directory: &Path) -> AgentCommand {
 }
 
 fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
-    let of_kind = |events: &[detector_testkit::ReceivedEvent]| -> Vec<Anomaly> {
+    let of_kind = |events: &[ReceivedEvent]| -> Vec<Anomaly> {
         let of_event = events.iter().filter(|r| r.event.kind == event);
         of_event.filter_map(|r| r.event.anomaly()).collect()
     };

@@ -247,7 +247,7 @@ fn anomaly_keeps_its_id_over_a_restart_and_is_in_check_and_api() {
     assert_eq!(document["anomalies"][0]["device"], "vethagain");
 
     let agent = Agent::start_ready(&node, &command).unwrap();
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let listed = client.get("/api/v1/anomalies").unwrap().json().unwrap();
     assert_eq!(
         listed["anomalies"][0]["anomaly_id"],
@@ -317,12 +317,8 @@ fn address_that_a_program_took_over_is_no_leak_but_may_be_drift() {
     assert_eq!(drift[1].device.as_deref(), Some("vethprogram"));
     // A frame that is sent later, by a pod that has another address, is over.
     announce(&kernel, "10.74.0.5".parse().unwrap()).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.74.0.5"))
-        .unwrap();
-    let resolved = agent
-        .wait_event(DEADLINE, |event| event.resolves("10.74.0.5"))
-        .unwrap();
+    agent.wait_raised("10.74.0.5").unwrap();
+    let resolved = agent.wait_resolved("10.74.0.5").unwrap();
     let conflict = resolved.event.conflict().unwrap();
     let left = |device| conflict.claimant(device).unwrap().left.clone();
     assert_eq!(left("vethkernel").as_deref(), Some("expired"));

@@ -9,7 +9,7 @@ use detector_testkit::{
 
 use crate::{
     kernel::AttachedPod,
-    layout::{Layout, ORIGIN, add_gateway},
+    layout::{Layout, add_gateway},
 };
 
 const A: &str = "cali0d7763386da";
@@ -119,7 +119,7 @@ fn used_anycast_address_raises_nothing() {
                 .unwrap();
         }
     }
-    let client = TestClient::new(&layout.node, ORIGIN);
+    let client = TestClient::of_agent(&layout.node);
     for pod in &pods {
         layout.node.wait_attached(pod.device()).unwrap();
     }

@@ -14,8 +14,6 @@ use crate::{
     kernel::{self, AttachedPod, Duplicate, Duplicates},
 };
 
-/// Where the agent listens by default.
-pub(crate) const ORIGIN: &str = "http://127.0.0.1:9842";
 /// The addresses of barriers.
 const OF_BARRIERS: &str = "198.18.";
 
@@ -106,7 +104,7 @@ impl Layout {
     /// Waits until the agent's open `route_astray` anomalies are those of these addresses: of each, a pod has it that no
     /// packet of the node reaches.
     pub(crate) fn expect_astray(&self, wanted: &[&str]) {
-        let client = TestClient::new(&self.node, ORIGIN);
+        let client = TestClient::of_agent(&self.node);
         until(DEADLINE, format_args!("route_astray of {wanted:?}"), || {
             let answer = client.get("/api/v1/anomalies")?.json()?;
             let anomalies = answer.get("anomalies").and_then(Value::as_array);
@@ -133,7 +131,7 @@ impl Layout {
 
     /// The agent's open conflicts.
     pub(crate) fn reported(&self) -> Result<Duplicates> {
-        let client = TestClient::new(&self.node, ORIGIN);
+        let client = TestClient::of_agent(&self.node);
         let response = client.get("/api/v1/conflicts")?;
         ensure!(response.status == 200, "{response:?}");
         parse(&response.json()?)

@@ -8,7 +8,7 @@ use detector_testkit::{
 
 use crate::{
     kernel::{self, AttachedPod, Duplicate, Duplicates},
-    layout::{Layout, ORIGIN},
+    layout::Layout,
 };
 
 const VIP: &str = "10.244.2.100";
@@ -80,7 +80,7 @@ impl Vip {
     /// Waits until the agent's claimants are the pods that have the VIP, and until the kernel sends to this device.
     fn expect_holders(&self, wanted: &[&str], receiver: &str) {
         let address = VIP.parse().unwrap();
-        let client = TestClient::new(&self.layout.node, ORIGIN);
+        let client = TestClient::of_agent(&self.layout.node);
         until(DEADLINE, "the claims to be what the kernel has", || {
             let holders = kernel::holders(address, &self.attached())?;
             ensure!(

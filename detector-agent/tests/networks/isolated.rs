@@ -1,8 +1,6 @@
 //! Bridges that the node does not route are networks of their own.
 
-use detector_testkit::{
-    Agent, AgentCommand, Barrier, DEADLINE, Node, Pod, PodSpec, ReceivedEvent, announce,
-};
+use detector_testkit::{Agent, AgentCommand, Barrier, Node, Pod, PodSpec, ReceivedEvent, announce};
 
 use crate::AGENT;
 
@@ -82,9 +80,7 @@ fn bridges_join_the_nodes_network_with_their_addresses_and_leave_it_again() {
     assert_eq!(conflict.network, "node");
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
     site.node.ip("address del 10.9.8.2/24 dev br2").unwrap();
-    site.agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    site.agent.wait_resolved(ADDRESS).unwrap();
 }
 
 /// As Multus attaches pods: `eth0` in the cluster's network, `net1` on an isolated bridge with addresses of its own.

@@ -231,9 +231,7 @@ fn stopped_runtime_does_not_remove_known_pods() {
     let (address, conflict) = named_conflicts.first_key_value().unwrap();
     let device = conflict.claimants.last().unwrap().device.clone();
     node.ip(&format!("link delete {device}")).unwrap();
-    let resolved = agent
-        .wait_event(DEADLINE, |event| event.resolves(address))
-        .unwrap();
+    let resolved = agent.wait_resolved(address).unwrap();
     let resolved = [(address.clone(), resolved.event.conflict().unwrap())].into();
     assert_eq!(named(&resolved), both);
     // A conflict of a device that appears while the runtime is stopped is raised as well.

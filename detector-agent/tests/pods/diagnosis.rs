@@ -165,7 +165,7 @@ fn drift_after_a_wipe_is_explained_once_before_any_conflict() {
 
     // The next run explains it to those who ask, which is no news.
     let mut agent = Agent::start_ready(&node, &command).unwrap();
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "the diagnoses of the next run", || {
         let open = client.get("/api/v1/anomalies")?.json()?;
         let open = open["anomalies"].as_array().context("no list")?;

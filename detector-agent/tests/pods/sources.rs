@@ -65,12 +65,6 @@ fn wait_named(agent: &Agent) -> Conflict {
         .unwrap()
 }
 
-/// The first event of the conflict; it gives the reason why no pod is known.
-fn wait_raised(agent: &Agent) -> Conflict {
-    let received = agent.wait_event(DEADLINE, |event| event.raises(ADDRESS));
-    received.unwrap().event.conflict().unwrap()
-}
-
 /// A socket that accepts connections and handles each.
 fn socket(
     directory: &TempDir,
@@ -163,7 +157,7 @@ fn late_cache_entry_names_the_pod_in_an_update() {
     let cache = TempDir::new().unwrap();
     let agent = Agent::start_ready(&node, &run("off", path(&cache))).unwrap();
     let _pods = duplicate(&node);
-    let raised = wait_raised(&agent);
+    let raised = agent.wait_raised(ADDRESS).unwrap();
     let reasons: Vec<_> = raised
         .claimants
         .iter()
@@ -203,7 +197,7 @@ fn with_all_sources_off_the_conflict_has_a_reason() {
     let node = Node::new("alloff").unwrap();
     let agent = Agent::start_ready(&node, &run("off", "off")).unwrap();
     let _pods = duplicate(&node);
-    for claimant in wait_raised(&agent).claimants {
+    for claimant in agent.wait_raised(ADDRESS).unwrap().claimants {
         let because = claimant.pod_unknown_because.unwrap();
         assert!(
             because.contains("cri is off") && because.contains("cni-cache is off"),
@@ -229,7 +223,7 @@ fn hanging_socket_delays_neither_events_nor_other_sources() {
     }
     let _pods = duplicate(&node);
     // The runtime never answers, so this event proves that nothing waited for it.
-    wait_raised(&agent);
+    agent.wait_raised(ADDRESS).unwrap();
     wait_named(&agent);
     agent.wait_log(DEADLINE, "does not answer").unwrap();
 }
@@ -241,7 +235,7 @@ fn reason_with(prefix: &str, socket: &str, logged: &str) -> String {
         Agent::start_ready(&node, &run(socket, "off").arg("--lookup-timeout").arg("1s")).unwrap();
     agent.wait_log(DEADLINE, logged).unwrap();
     let _pods = duplicate(&node);
-    let raised = wait_raised(&agent);
+    let raised = agent.wait_raised(ADDRESS).unwrap();
     raised
         .claimant("vetha")
         .unwrap()

@@ -10,7 +10,6 @@ use detector_testkit::{
 
 use crate::AGENT;
 
-const ORIGIN: &str = "http://127.0.0.1:9842";
 const ADDRESS: &str = "10.244.2.10";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// Empty and private, in the test's own mount namespace.
@@ -94,7 +93,7 @@ fn sinks_are_shown_with_their_outcomes_without_secrets() {
     );
     fs::write(path("config.yaml"), text).unwrap();
     let mut agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     wait_component(&client, "outbox", "works");
     let pods = two_pods(&node);
     for pod in &pods {
@@ -196,7 +195,7 @@ fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
             .run_in(None, || Agent::start_ready(&node, &command(&config)))
             .unwrap()
     };
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let pods = two_pods(&node);
     let address = |n: u32| format!("10.244.{}.{}", n / 250, n % 250 + 1);
     let conflict = |numbers: std::ops::Range<u32>| {
@@ -217,9 +216,7 @@ fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
     fill(&mounts);
     // Enough to outgrow the free space in the file.
     conflict(1..900);
-    agent
-        .wait_event(DEADLINE, |event| event.raises(&address(899)))
-        .unwrap();
+    agent.wait_raised(&address(899)).unwrap();
     let detail = wait_component(&client, "outbox", "failed");
     assert!(detail.contains("cannot store events"), "{detail}");
     let metrics = client.get("/metrics").unwrap().body;
@@ -230,9 +227,7 @@ fn full_disk_keeps_detecting_and_queues_events_over_a_restart() {
     agent.kill().unwrap();
     let mut agent = start();
     conflict(900..901);
-    agent
-        .wait_event(DEADLINE, |event| event.raises(&address(900)))
-        .unwrap();
+    agent.wait_raised(&address(900)).unwrap();
     make_room(&mounts);
     wait_component(&client, "outbox", "works");
     receiver
@@ -258,7 +253,7 @@ fn webhook_gets_one_raised_and_resolved_over_a_kill() {
         receiver.url()
     );
     fs::write(&config, text).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let pods = two_pods(&node);
     let conflict = |address: &str| {
         for pod in &pods {
@@ -332,7 +327,7 @@ fn missing_secret_disables_its_sink_and_detection_runs() {
     fs::write(path("config.yaml"), text).unwrap();
     let agent = Agent::start_ready(&node, &command(&path("config.yaml"))).unwrap();
     agent.wait_log(DEADLINE, "sink disabled").unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let detail = wait_component(&client, "hook", "failed");
     assert!(detail.contains("/secret"), "{detail}");
     let pods = two_pods(&node);
@@ -381,7 +376,7 @@ fn incident_is_resolved_with_its_last_conflict_over_a_kill() {
     );
     fs::write(path("config.yaml"), text).unwrap();
     let command = command(&path("config.yaml"));
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     let pods = two_pods(&node);
     let (first, last) = ("10.0.0.1/32", "10.0.0.2/32");
     let mut agent = Agent::start_ready(&node, &command).unwrap();

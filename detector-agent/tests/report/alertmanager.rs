@@ -60,9 +60,7 @@ fn alert_of_prometheus_and_of_the_agent_is_one() {
         .arg("--config")
         .arg(&config);
     let mut agent = Agent::start_ready(&node, &command).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
     let of_agent = until(DEADLINE, "the agent's alert", || {
         let alerts = query(&alertmanager, &[])?;
         ensure!(alerts.len() == 1, "{alerts:?}");
@@ -134,9 +132,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
         PodSpec::new("vethb").address("10.244.2.10/32"),
     ];
     let pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
 
     receiver
         .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "firing"))
@@ -198,9 +194,7 @@ fn alertmanager_shows_silences_and_resolves_a_conflict() {
     .unwrap();
 
     pods[1].remove_address("10.244.2.10/32").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
     receiver
         .wait_until(ALERTMANAGER_DEADLINE, |posted| notified(posted, "resolved"))
         .unwrap();

@@ -10,7 +10,6 @@ use serde_json::json;
 
 use crate::AGENT;
 
-const ORIGIN: &str = "http://127.0.0.1:9842";
 const ADDRESSES: u8 = 20;
 
 /// The pod's CNI result, as a container runtime writes it.
@@ -75,7 +74,7 @@ fn restart_sends_no_update_without_a_change() {
         cache_result(&path("cache"), name, pod);
     }
     let mut agent = Agent::start_ready(&node, &command).unwrap();
-    let client = TestClient::new(&node, ORIGIN);
+    let client = TestClient::of_agent(&node);
     wait_named(&client);
     let idle = r#"ipconflict_outbox_pending{sink="hook"} 0"#;
     let wait_idle = || {

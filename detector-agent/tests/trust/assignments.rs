@@ -1,7 +1,7 @@
 //! Unusual assignments: one address several times on a link, with different other ends, is one claim that ends with the last
 //! of them.
 
-use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Netns, Node, PodSpec};
+use detector_testkit::{Agent, AgentCommand, Barrier, Netns, Node, PodSpec};
 
 use crate::AGENT;
 
@@ -36,9 +36,7 @@ fn pod_address_with_two_other_ends_is_withdrawn_with_the_last() {
     let events = barrier.pass(&node, &agent).unwrap();
     assert_eq!(events.len(), 1, "{events:#?}");
     change(pod.netns(), "delete", "10.9.4.3/32", "eth0");
-    let resolved = agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = agent.wait_resolved(ADDRESS).unwrap();
     let conflict = resolved.event.conflict().unwrap();
     let left = conflict.claimant("vetha").unwrap().left.as_deref();
     assert_eq!(left, Some("address_removed"));
@@ -61,7 +59,5 @@ fn node_address_with_two_other_ends_is_withdrawn_with_the_last() {
     let events = barrier.pass(&node, &agent).unwrap();
     assert_eq!(events.len(), 1, "{events:#?}");
     change(&node, "delete", "10.9.4.3/32", "tun0");
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
 }

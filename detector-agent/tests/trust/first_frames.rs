@@ -24,10 +24,8 @@ fn node_with_agent(prefix: &str) -> (Node, Agent) {
 /// Devices whose frames may have passed unseen.
 fn unobserved(node: &Node) -> anyhow::Result<u64> {
     let series = r#"ipconflict_observations_dropped_total{reason="not_attached"}"#;
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
-    let metrics = client.get("/metrics")?.body;
-    let mut values = metrics.lines().filter_map(|line| line.strip_prefix(series));
-    Ok(values.next().map_or(Ok(0), |value| value.trim().parse())?)
+    let client = TestClient::of_agent(node);
+    Ok(client.metric(series)?.unwrap_or(0))
 }
 
 fn wait_unobserved(node: &Node, count: u64) {

@@ -135,9 +135,7 @@ fn pod_with_the_tunnel_address_conflicts_in_either_order() {
     );
     node.ip("address delete 10.244.2.8/32 dev flannel.1")
         .unwrap();
-    let resolved = agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.8"))
-        .unwrap();
+    let resolved = agent.wait_resolved("10.244.2.8").unwrap();
     let conflict = resolved.event.conflict().unwrap();
     assert_eq!(
         conflict.claimant("flannel.1").unwrap().left.as_deref(),
@@ -183,7 +181,5 @@ fn node_address_is_withdrawn_with_its_last_prefix_length() {
     let events = barrier.pass(&node, &agent).unwrap();
     assert_eq!(events.len(), 1, "{events:#?}");
     node.ip("address delete 192.0.2.7/24 dev lo").unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("192.0.2.7"))
-        .unwrap();
+    agent.wait_resolved("192.0.2.7").unwrap();
 }

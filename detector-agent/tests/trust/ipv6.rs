@@ -149,9 +149,7 @@ fn address_that_failed_detection_is_a_finding_afterwards() {
     })
     .unwrap();
     first.delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
     let is_unusable = |state: &'static str| {
         move |event: &Event| {
             let anomaly = event.anomaly();

@@ -20,11 +20,7 @@ pub(super) fn command(attach: &str) -> AgentCommand {
 }
 
 pub(super) fn filters(node: &Node, device: &str) -> Vec<String> {
-    let shown = node
-        .exec(&["tc", "filter", "show", "dev", device, "ingress"])
-        .unwrap();
-    let filters = shown.lines().filter(|line| line.contains("handle"));
-    filters.map(ToOwned::to_owned).collect()
+    node.filters(device).unwrap()
 }
 
 pub(super) fn is_ours(filter: &str) -> bool {
@@ -133,9 +129,7 @@ pub(super) fn assert_frames_are_seen(pods: &[Pod], agent: &Agent, last: u8) {
         FrameSender::open(pod).unwrap().send(&frame).unwrap();
     }
     let subject = format!("10.244.2.{last}");
-    agent
-        .wait_event(DEADLINE, |event| event.raises(&subject))
-        .unwrap();
+    agent.wait_raised(&subject).unwrap();
 }
 
 #[test]

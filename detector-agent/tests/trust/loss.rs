@@ -159,9 +159,7 @@ fn full_ring_buffer_triggers_a_resync() {
     for pod in &pods[..2] {
         permanent("10.244.2.10", pod);
     }
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.10").unwrap();
 
     // The reader is paused so that the ring fills up even on a fast machine.
     pause(&agent);
@@ -178,12 +176,8 @@ fn full_ring_buffer_triggers_a_resync() {
     resume(&agent);
 
     agent.wait_log(DEADLINE, RESYNC_LOG).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises("10.244.2.11"))
-        .unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves("10.244.2.10"))
-        .unwrap();
+    agent.wait_raised("10.244.2.11").unwrap();
+    agent.wait_resolved("10.244.2.10").unwrap();
     assert_as_fresh(&node, &agent, &barrier);
 }
 

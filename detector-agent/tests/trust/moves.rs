@@ -122,10 +122,7 @@ fn flapping_ends_with_the_removal_of_a_participant() {
     let mut site = site_with_window("flapgone", true, Duration::from_secs(600));
     site.flap();
     site.pods.pop().unwrap().delete().unwrap();
-    let resolved = site
-        .agent
-        .wait_event(DEADLINE, |event| event.resolves(VIP))
-        .unwrap();
+    let resolved = site.agent.wait_resolved(VIP).unwrap();
     let conflict = resolved.event.conflict().unwrap();
     assert_eq!(conflict.kind, "flapping");
     let left = conflict.claimant("vethb").unwrap().left.clone();
@@ -201,15 +198,11 @@ fn changed_prefix_length_keeps_the_claim() {
     for pod in &site.pods {
         pod.add_address(WITH_LENGTH).unwrap();
     }
-    site.agent
-        .wait_event(DEADLINE, |event| event.raises(VIP))
-        .unwrap();
+    site.agent.wait_raised(VIP).unwrap();
     site.pods[0].add_address("10.244.2.100/24").unwrap();
     give_up(&site.pods[0]);
     let events = site.barrier.pass(&site.node, &site.agent).unwrap();
     assert_eq!(events.len(), 1, "{events:#?}");
     site.pods[0].remove_address("10.244.2.100/24").unwrap();
-    site.agent
-        .wait_event(DEADLINE, |event| event.resolves(VIP))
-        .unwrap();
+    site.agent.wait_resolved(VIP).unwrap();
 }

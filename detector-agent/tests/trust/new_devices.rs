@@ -13,7 +13,7 @@ const ADDRESS: &str = "10.9.8.7";
 
 /// Waits until the agent has attached to all devices, and these are so many.
 fn wait_devices(node: &Node, count: usize) {
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(node);
     until(DEADLINE, "the state of the devices", || {
         let ready = client.get("/readyz")?.json()?;
         let parts = ready["parts"].as_array().unwrap().clone();
@@ -121,7 +121,7 @@ fn macs_of(conflict: &Conflict) -> [Option<String>; 2] {
 
 /// Waits until the API shows these hardware addresses of the claimants of the only conflict.
 fn wait_shown(node: &Node, macs: [MacAddress; 2]) {
-    let client = TestClient::new(node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(node);
     until(DEADLINE, "the hardware addresses in the API", || {
         let answer = client.get("/api/v1/conflicts")?.json()?;
         let claimants = answer["conflicts"][0]["claimants"].as_array();

@@ -1,6 +1,6 @@
 //! A pod with two interfaces is not in conflict with itself.
 
-use detector_testkit::{Agent, AgentCommand, Barrier, DEADLINE, Node, PodSpec, ReceivedEvent};
+use detector_testkit::{Agent, AgentCommand, Barrier, Node, PodSpec, ReceivedEvent};
 
 use crate::AGENT;
 
@@ -46,9 +46,7 @@ fn address_on_two_interfaces_of_one_pod_raises_nothing() {
     );
     assert_eq!(conflict.devices(), ["vetha", "vetha2", "vetha3", "vethb"]);
     other.delete().unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    agent.wait_resolved(ADDRESS).unwrap();
 
     // The kernel removes one device after the other.
     let own = |events: &[ReceivedEvent]| {

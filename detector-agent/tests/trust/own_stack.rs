@@ -94,7 +94,7 @@ fn address_taken_over_by_a_program_stays_a_claim() {
     agent.wait_raised(&address).unwrap();
     // As gVisor does: from here on a program answers, with frames of its own.
     pod.remove_address(&format!("{ADDRESS}/32")).unwrap();
-    let resolved = agent.wait_event(DEADLINE, |event| event.resolves(&address));
+    let resolved = agent.wait_resolved(&address);
     let left = resolved.unwrap().event.conflict().unwrap();
     let left = left.claimant("vetha").unwrap().left.clone();
     assert_eq!(left.as_deref(), Some("address_removed"));
@@ -140,7 +140,7 @@ fn claim_of_a_virtual_machine_ends_with_its_tap() {
     assert_eq!(claimant.left, None);
     assert_eq!(claimant.evidence_kinds(), ["arp"]);
     drop(tap);
-    let resolved = agent.wait_event(DEADLINE, |event| event.resolves(&address));
+    let resolved = agent.wait_resolved(&address);
     let conflict = resolved.unwrap().event.conflict().unwrap();
     let left = conflict.claimant("tapvm1").unwrap().left.as_deref();
     assert_eq!(left, Some("device_removed"));

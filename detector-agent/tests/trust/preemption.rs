@@ -160,7 +160,7 @@ fn filter_that_cannot_be_preceded_is_avoided_by_tcx() {
 #[test]
 fn filter_that_cannot_be_preceded_shows_in_the_health() {
     let (node, pods, agent) = early_and_late_pod("health", "tc");
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     let wait_for_health = |state: &str, detail: &str, preempted: u32| {
         until(DEADLINE, format!("the state {state}"), || {
             let ready = client.get("/readyz")?.json()?;

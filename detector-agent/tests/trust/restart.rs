@@ -46,7 +46,7 @@ fn wait_raised(agent: &Agent, address: &str) -> ReceivedEvent {
 }
 
 pub(super) fn raised(agent: &Agent, address: &str) -> Conflict {
-    wait_raised(agent, address).event.conflict().unwrap()
+    agent.wait_raised(address).unwrap()
 }
 
 /// The textual `raised_at`, with microseconds.
@@ -99,9 +99,7 @@ fn conflict_keeps_its_id_over_a_kill_and_is_not_raised_again() {
     runs.push(events);
     let third = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
     node.delete_pods(vec![joined, pods.pop().unwrap()]).unwrap();
-    let resolved = third
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = third.wait_resolved(ADDRESS).unwrap();
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
     runs.push(third.events());
@@ -123,9 +121,7 @@ fn changes_during_downtime_are_resolved_and_raised() {
         pod.add_address(&format!("{OTHER}/32")).unwrap();
     }
     let second = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
-    let resolved = second
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = second.wait_resolved(ADDRESS).unwrap();
     assert_eq!(raised_at(&resolved), raised_at(&before));
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
@@ -158,9 +154,7 @@ fn frame_evidence_survives_a_restart() {
     let events = barrier.pass(&node, &second).unwrap();
     assert!(events.is_empty(), "the conflict continues: {events:#?}");
     node.delete_pods(pods).unwrap();
-    let resolved = second
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = second.wait_resolved(ADDRESS).unwrap();
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
 }
@@ -247,20 +241,17 @@ impl SmallDisk {
 /// Waits until this series is above zero: another thread counts, so the counter may follow the log
 /// line with a delay.
 fn wait_counted(netns: &Netns, series: &str) {
-    let client = TestClient::new(netns, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(netns);
     until(DEADLINE, format_args!("{series} above zero"), || {
-        let response = client.get("/metrics")?;
-        let mut values = response.body.lines().filter_map(|l| l.strip_prefix(series));
-        ensure!(values.any(|value| value.trim() != "0"), "{}", response.body);
+        let counted = client.metric::<u64>(series)?;
+        ensure!(counted.is_some_and(|count| count > 0), "{counted:?}");
         Ok(())
     })
     .unwrap();
 }
 
 fn state_component(netns: &Netns) -> serde_json::Value {
-    let answer = TestClient::new(netns, "http://127.0.0.1:9842")
-        .get("/readyz")
-        .unwrap();
+    let answer = TestClient::of_agent(netns).get("/readyz").unwrap();
     let parts = answer.json().unwrap()["parts"].clone();
     let mut parts = parts.as_array().unwrap().iter();
     parts.find(|p| p["name"] == "state").unwrap().clone()
@@ -301,9 +292,7 @@ fn full_disk_is_logged_and_counted_and_detection_continues() {
     first.kill().unwrap();
     let second = disk.start(&node);
     node.delete_pods(pods).unwrap();
-    let resolved = second
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = second.wait_resolved(ADDRESS).unwrap();
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
 }

@@ -16,9 +16,7 @@ fn spec(device: &str) -> PodSpec {
 }
 
 fn answer(node: &Node, path: &str) -> anyhow::Result<Value> {
-    TestClient::new(node, "http://127.0.0.1:9842")
-        .get(path)?
-        .json()
+    TestClient::of_agent(node).get(path)?.json()
 }
 
 /// Waits until the agent knows that this device claims the address.
@@ -110,7 +108,7 @@ fn since_newest_and_latency_survive_a_kill() {
     );
 
     node.delete_pods(vec![older, newer, joined]).unwrap();
-    let resolved = second.wait_event(DEADLINE, |event| event.resolves(ADDRESS));
+    let resolved = second.wait_resolved(ADDRESS);
     let resolved = resolved.unwrap().event.conflict().unwrap();
     assert!(
         resolved

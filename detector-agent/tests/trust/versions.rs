@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use detector_testkit::{Agent, DEADLINE, Node, PodSpec, http::TestClient};
+use detector_testkit::{Agent, Node, PodSpec, http::TestClient};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use super::restart::{ADDRESS, command_with_state, raised, wait_stored};
@@ -60,7 +60,7 @@ fn state_of_a_newer_version_is_kept_aside_and_detection_continues() {
     let mut older = start();
     let conflict = raised(&older, ADDRESS);
     wait_stored(&older, 1);
-    let ready = TestClient::new(&node, "http://127.0.0.1:9842");
+    let ready = TestClient::of_agent(&node);
     let ready = ready.get("/readyz").unwrap().json().unwrap();
     let parts = ready["parts"].as_array().unwrap();
     let state = parts.iter().find(|part| part["name"] == "state").unwrap();
@@ -88,9 +88,7 @@ fn state_of_a_newer_version_is_kept_aside_and_detection_continues() {
     // The older version continues its own state.
     let next = start();
     node.delete_pods(pods).unwrap();
-    let resolved = next
-        .wait_event(DEADLINE, |event| event.resolves(ADDRESS))
-        .unwrap();
+    let resolved = next.wait_resolved(ADDRESS).unwrap();
     let resolved = resolved.event.conflict().unwrap();
     assert_eq!(resolved.conflict_id, conflict.conflict_id);
 }

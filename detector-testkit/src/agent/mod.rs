@@ -141,6 +141,14 @@ impl Agent {
         conflict.context("the raising event contains no conflict")
     }
 
+    /// Waits for an event that resolves a conflict on this address.
+    ///
+    /// # Errors
+    /// As [`Agent::wait_event`].
+    pub fn wait_resolved(&self, address: &str) -> Result<ReceivedEvent> {
+        self.wait_event(DEADLINE, |event| event.resolves(address))
+    }
+
     /// Waits until `enough` accepts all events so far, and returns them.
     ///
     /// # Errors

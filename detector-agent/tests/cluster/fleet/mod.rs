@@ -195,7 +195,7 @@ fn object(it: &Installation, kind: &str, name: &str) -> Result<Value> {
 }
 
 fn api<'i>(it: &'i Installation, node: usize) -> TestClient<'i> {
-    TestClient::new(it.cluster.nodes()[node].node(), "http://127.0.0.1:9842")
+    TestClient::of_agent(it.cluster.nodes()[node].node())
 }
 
 /// The open conflicts on a node.
@@ -221,7 +221,5 @@ fn active(it: &Installation, node: usize) -> f64 {
 
 /// The value of a series of the agent on a node.
 fn metric(it: &Installation, node: usize, series: &str) -> Result<f64> {
-    let scrape = api(it, node).get("/metrics")?.body;
-    let value = scrape.lines().find_map(|line| line.strip_prefix(series));
-    Ok(value.context("no such series")?.trim().parse()?)
+    api(it, node).metric(series)?.context("no such series")
 }

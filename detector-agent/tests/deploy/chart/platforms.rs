@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use crate::tools::{CHART, deploy, documents, render_with, root};
+use crate::tools::{CHART, deploy, documents, read, render_with};
 
 /// What the comment at the beginning of a values file states.
 pub(super) struct Head {
@@ -17,7 +17,7 @@ pub(super) fn heads() -> BTreeMap<String, Head> {
     for entry in fs::read_dir(deploy(CHART).join("platforms")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let text = fs::read_to_string(&path).unwrap();
+        let text = read(&path);
         let comment: Vec<_> = text
             .lines()
             .map_while(|line| line.strip_prefix("# "))
@@ -39,7 +39,7 @@ pub(super) fn heads() -> BTreeMap<String, Head> {
 
 #[test]
 fn every_platform_renders_and_is_listed_as_run_or_not_run() {
-    let install = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let install = read("docs/install.md");
     let heads = heads();
     assert!(heads.len() > 8);
     for (name, head) in &heads {

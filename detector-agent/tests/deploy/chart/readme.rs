@@ -1,10 +1,10 @@
 //! The chart's README, generated from its metadata and the comments of values.yaml.
 
-use std::{fmt::Write as _, fs};
+use std::fmt::Write as _;
 
 use serde_yaml_ng::Value;
 
-use crate::tools::{CHART, assert_current, deploy, documents};
+use crate::tools::{CHART, assert_current, deploy, documents, read};
 
 /// Values that are passed on as they are, so their keys have no description here.
 const PASSED_ON: [&str; 10] = [
@@ -23,9 +23,8 @@ const PASSED_ON: [&str; 10] = [
 #[test]
 fn readme_lists_every_value() {
     let chart = deploy(CHART);
-    let read = |name: &str| fs::read_to_string(chart.join(name)).unwrap();
-    let metadata = documents(&read("Chart.yaml")).remove(0);
-    let text = read("values.yaml");
+    let metadata = documents(&read(chart.join("Chart.yaml"))).remove(0);
+    let text = read(chart.join("values.yaml"));
     let defaults = documents(&text).remove(0);
     let mut readme = format!(
         "# {}\n\n{}.\n\nHow to install it, and what to do afterwards, is in [docs/install.md](../../../docs/install.md).\n\n",

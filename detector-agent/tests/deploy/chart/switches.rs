@@ -1,6 +1,6 @@
 //! What single values of the chart change.
 
-use super::{DAEMONSET, daemonset, environment};
+use super::{DAEMONSET, container, daemonset, environment};
 use crate::tools::{documents, render};
 
 #[test]
@@ -61,7 +61,7 @@ fn probe_uses_the_listener_that_kubelet_reaches() {
         ),
     ] {
         let daemonset = daemonset(values);
-        let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+        let container = container(&daemonset);
         let get = &container["readinessProbe"]["httpGet"];
         assert_eq!(get["port"], port, "{values}");
         let found = get.get("host").map(|host| host.as_str().unwrap());
@@ -92,18 +92,43 @@ fn addresses_of_either_family_are_usable() {
     }
 }
 
-/// The command gets what the agent has, except its arguments.
+/// By the environment, so that a command in the container gets them as well, unlike the agent's arguments.
 #[test]
-fn exec_in_the_container_uses_the_configuration() {
-    let daemonset = daemonset("{clusterName: east, extraArgs: [--claim-ttl=5m]}");
-    for (name, value) in [
-        ("IPCONFLICT_CONFIG", "/etc/ip-conflict-detector/config.yaml"),
-        ("IPCONFLICT_CLUSTER_NAME", "east"),
-        ("IPCONFLICT_CNI_CONF_DIR", "/etc/cni/net.d"),
+fn settings_reach_the_agent_and_commands_in_its_container() {
+    for (values, variables) in [
+        (
+            "{clusterName: east}",
+            &[("CLUSTER_NAME", "east"), ("CNI_CONF_DIR", "/etc/cni/net.d")][..],
+        ),
+        (
+            "{fleet: {handover: 1m, rate: 5, exclude: [10.0.0.10, 'fd00::/64']}}",
+            &[
+                ("FLEET", "kubernetes"),
+                ("FLEET_HANDOVER", "1m"),
+                ("FLEET_RATE", "5"),
+                ("FLEET_EXCLUDE", "10.0.0.10,fd00::/64"),
+            ],
+        ),
+        ("{kube: {enabled: false}}", &[("KUBE", "off")]),
+        (
+            "{metricsListen: {address: '', detail: false}}",
+            &[("METRICS_DETAIL", "false")],
+        ),
     ] {
-        assert_eq!(environment(&daemonset, name), Some(value));
+        let daemonset = daemonset(values);
+        for (name, value) in variables {
+            let variable = environment(&daemonset, &format!("IPCONFLICT_{name}"));
+            assert_eq!(variable, Some(*value), "{name} with {values}");
+            let flag = name.to_lowercase().replace('_', "-");
+            let flag = format!("--{flag}={value}");
+            let arguments = ["detector-agent", "run", &flag];
+            detector_agent::config::parse(arguments.map(std::ffi::OsString::from)).unwrap();
+        }
     }
-    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let daemonset = daemonset("{extraArgs: [--claim-ttl=5m]}");
+    let config = environment(&daemonset, "IPCONFLICT_CONFIG");
+    assert_eq!(config, Some("/etc/ip-conflict-detector/config.yaml"));
+    let container = container(&daemonset);
     let arguments: Vec<_> = container["args"].as_sequence().unwrap().iter().collect();
     assert_eq!(arguments, ["run", "--claim-ttl=5m"]);
 }
@@ -235,7 +260,7 @@ fn helm_test_asks_at_the_socket_without_rights() {
     assert!(container.get("env").is_none());
     let mounts = container["volumeMounts"].as_sequence().unwrap();
     let daemonset = documents(&rendered[DAEMONSET]).remove(0);
-    let agent = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let agent = super::container(&daemonset);
     let run = agent["volumeMounts"].as_sequence().unwrap().iter();
     let run = run.filter(|mount| mount["name"] == "run");
     let paths = |mount: &serde_yaml_ng::Value| mount["mountPath"].clone();
@@ -244,10 +269,9 @@ fn helm_test_asks_at_the_socket_without_rights() {
 
 #[test]
 fn without_metrics_listen_no_port_is_declared_or_scraped() {
-    let rendered = render("{metricsListen: {address: '', detail: false}}").unwrap();
+    let rendered = render("{metricsListen: {address: ''}}").unwrap();
     let daemonset = &rendered[DAEMONSET];
     assert!(!daemonset.contains("containerPort") && !daemonset.contains("METRICS_LISTEN"));
-    assert!(daemonset.contains("name: IPCONFLICT_METRICS_DETAIL\n              value: \"false\""));
 }
 
 /// Without the Kubernetes API the agent needs no permissions and no token.
@@ -257,7 +281,6 @@ fn without_kube_there_is_no_role_and_no_token() {
     assert!(!rendered.contains_key("rbac.yaml"));
     let daemonset = &rendered[DAEMONSET];
     assert!(daemonset.contains("automountServiceAccountToken: false"));
-    assert!(daemonset.contains("name: IPCONFLICT_KUBE\n              value: \"off\""));
 }
 
 /// Without the fleet, or without the Kubernetes API, nothing of it is installed or asked for.
@@ -281,22 +304,4 @@ fn without_the_fleet_nothing_of_it_is_installed() {
     let rendered = render("{fleet: {crds: false}}").unwrap();
     assert!(!rendered.contains_key("crds.yaml"));
     assert!(rendered["rbac.yaml"].contains("ipclaims"));
-}
-
-#[test]
-fn settings_of_the_fleet_reach_the_agent() {
-    let daemonset =
-        daemonset("{fleet: {handover: 1m, rate: 5, exclude: [10.0.0.10, 'fd00::/64']}}");
-    for (name, value) in [
-        ("IPCONFLICT_FLEET", "kubernetes"),
-        ("IPCONFLICT_FLEET_HANDOVER", "1m"),
-        ("IPCONFLICT_FLEET_RATE", "5"),
-        ("IPCONFLICT_FLEET_EXCLUDE", "10.0.0.10,fd00::/64"),
-    ] {
-        assert_eq!(environment(&daemonset, name), Some(value));
-        let flag = name.trim_start_matches("IPCONFLICT_").to_lowercase();
-        let flag = format!("--{}={value}", flag.replace('_', "-"));
-        let arguments = ["detector-agent", "run", &flag];
-        detector_agent::config::parse(arguments.map(std::ffi::OsString::from)).unwrap();
-    }
 }

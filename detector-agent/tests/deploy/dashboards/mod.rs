@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 
-use crate::tools::{deploy, root};
+use crate::{
+    docs::metric_names,
+    tools::{deploy, read, root},
+};
 
 mod fleet;
 mod queries;
@@ -15,7 +18,7 @@ fn dashboards() -> Vec<(String, Value)> {
         .unwrap()
         .map(|entry| {
             let path = entry.unwrap().path();
-            let text = fs::read_to_string(&path).unwrap();
+            let text = read(&path);
             let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
             (name, serde_json::from_str(&text).unwrap())
         })
@@ -209,7 +212,7 @@ fn every_address_column_links_to_the_dashboard_of_the_address() {
 
 #[test]
 fn every_metric_of_a_query_is_documented() {
-    let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let page = read("docs/metrics.md");
     let mut expressions = annotations();
     for (place, target) in queries() {
         expressions.push((place, target["expr"].as_str().unwrap().to_owned()));
@@ -220,10 +223,7 @@ fn every_metric_of_a_query_is_documented() {
         }
     }
     for (place, expression) in expressions {
-        let mut names = expression
-            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))
-            .filter(|word| word.starts_with("ipconflict") || word.starts_with("process_"))
-            .peekable();
+        let mut names = metric_names(&expression).peekable();
         assert!(
             names.peek().is_some() || expression.contains("up{job="),
             "{place}: {expression}"

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::{annotations, columns, dashboards, list, queries, values_of};
 use crate::{
     AGENT,
-    tools::{deploy, documents},
+    rules::rules,
+    tools::{documents, read},
 };
 
 /// The address in conflict.
@@ -40,7 +41,7 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
         .iter()
         .fold(command, |c, argument| c.arg(*argument));
     let agent = Agent::start_ready(node, &command).unwrap();
-    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
+    let rules = read("deploy/prometheus/rules.yaml");
     let rules = rules
         .replace("for: 1m", "for: 1s")
         .replace("interval: 1m", "interval: 1s");
@@ -59,9 +60,7 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
 fn raise_conflict(node: &Node, agent: &Agent) -> Vec<Pod> {
     let specs = ["vetha", "vethb"].map(|device| PodSpec::new(device).address("10.244.2.10/24"));
     let pods = node.add_pods(&specs).unwrap();
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
     pods
 }
 
@@ -236,20 +235,16 @@ fn webhook_that_accepts_every_event_is_not_failing() {
     for series in &series {
         wait_for(&format!("increase({series}[15m]) > 0"));
     }
-    let rules = fs::read_to_string(deploy("prometheus/rules.yaml")).unwrap();
-    let rules = documents(&rules).remove(0);
-    let groups = rules["groups"].as_sequence().unwrap();
-    let mut all = groups
-        .iter()
-        .flat_map(|group| group["rules"].as_sequence().unwrap());
-    let rule = all.find(|rule| rule["record"] == "ipconflict:sink_failing:info");
-    let expression = rule.unwrap()["expr"].as_str().unwrap();
+    let rule = (rules().into_iter())
+        .find(|rule| rule["record"] == "ipconflict:sink_failing:info")
+        .unwrap();
+    let expression = rule["expr"].as_str().unwrap();
     assert_eq!(prometheus.query(expression).unwrap(), []);
 }
 
 /// `deploy/prometheus/scrape.yaml` with one static agent instead of pod discovery.
 fn configuration() -> String {
-    let text = fs::read_to_string(deploy("prometheus/scrape.yaml")).unwrap();
+    let text = read("deploy/prometheus/scrape.yaml");
     let mut file = documents(&text).remove(0);
     let job = &mut file["scrape_configs"][0];
     let job = job.as_mapping_mut().unwrap();

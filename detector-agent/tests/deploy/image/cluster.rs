@@ -71,37 +71,46 @@ impl Cluster {
     }
 
     pub(super) fn client(&self) -> TestClient<'_> {
-        TestClient::new(&self.node, "http://127.0.0.1:9842")
+        TestClient::of_agent(&self.node)
+    }
+
+    /// Runs the container of the objects.
+    pub(super) fn run_agent(&mut self) -> Container {
+        self.containerd.run_container(&self.spec).unwrap()
+    }
+
+    /// Waits for `attempt`; a failure shows the container's log.
+    pub(super) fn wait<T>(
+        &self,
+        agent: &Container,
+        what: &str,
+        attempt: impl FnMut() -> anyhow::Result<T>,
+    ) -> T {
+        until(DEADLINE, what, attempt).unwrap_or_else(|error| {
+            let log = self.containerd.container_log(agent).unwrap();
+            panic!("{error:#}\n{log}")
+        })
     }
 
     pub(super) fn wait_ready(&self, agent: &Container) {
-        until(DEADLINE, "the agent to be ready", || {
+        self.wait_ready_at(agent, &self.client());
+    }
+
+    pub(super) fn wait_ready_at(&self, agent: &Container, client: &TestClient<'_>) {
+        self.wait(agent, "the agent to be ready", || {
             if let Some(code) = self.containerd.exit_code(agent)? {
                 anyhow::bail!("exit code {code}");
             }
-            let answer = self.client().get("/readyz")?;
+            let answer = client.get("/readyz")?;
             anyhow::ensure!(answer.status == 200, "{}", answer.body);
             Ok(())
-        })
-        .unwrap_or_else(|error| {
-            panic!(
-                "{error:#}\n{}",
-                self.containerd.container_log(agent).unwrap()
-            )
         });
     }
 
     pub(super) fn wait_exit(&self, agent: &Container) -> (i32, String) {
-        let code = until(DEADLINE, "the container to exit", || {
-            self.containerd
-                .exit_code(agent)?
-                .ok_or_else(|| anyhow::anyhow!("it runs"))
-        })
-        .unwrap_or_else(|error| {
-            panic!(
-                "{error:#}\n{}",
-                self.containerd.container_log(agent).unwrap()
-            )
+        let code = self.wait(agent, "the container to exit", || {
+            let code = self.containerd.exit_code(agent)?;
+            code.ok_or_else(|| anyhow::anyhow!("it runs"))
         });
         (code, self.containerd.container_log(agent).unwrap())
     }

@@ -7,9 +7,7 @@ mod cluster;
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use detector_testkit::{
-    ContainerSpec, DEADLINE, browser::Browser, golden::is_updating, http::TestClient, until,
-};
+use detector_testkit::{DEADLINE, browser::Browser, golden::is_updating, http::TestClient, until};
 
 use crate::tools::{deploy, documents, python, render, root, scratch, stdout};
 use cluster::{Cluster, IMAGE, NODE_IP, image};
@@ -62,8 +60,7 @@ fn image_has_labels_a_read_only_agent_and_no_shell() {
 #[test]
 fn manifest_container_names_a_conflict_of_two_sandboxes() {
     let mut cluster = Cluster::new("image", &[]);
-    let spec = cluster.spec.clone();
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let agent = cluster.run_agent();
     cluster.wait_ready(&agent);
     let pid = cluster.containerd.container_pid(&agent).unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -93,19 +90,13 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
         .containerd
         .run_pods(["checkout-5c6b8d7f9-mz8tn"])
         .unwrap();
-    let named = until(DEADLINE, "both pods to be named", || {
+    let named = cluster.wait(&agent, "both pods to be named", || {
         let answer = cluster.client().get("/api/v1/conflicts")?.body;
         let named = [&old[0], &new[0]]
             .iter()
             .all(|pod| answer.contains(&format!("\"{}\"", pod.uid)));
         anyhow::ensure!(named, "{answer}");
         Ok(answer)
-    })
-    .unwrap_or_else(|error| {
-        panic!(
-            "{error:#}\n{}",
-            cluster.containerd.container_log(&agent).unwrap()
-        )
     });
     assert!(named.contains("10.244.2.2"), "{named}");
     // The event is on stdout, for the log collector.
@@ -141,8 +132,7 @@ fn manifest_container_names_a_conflict_of_two_sandboxes() {
         .lines()
     {
         let device = line.split([':', '@']).nth(1).unwrap().trim();
-        let show = ["tc", "filter", "show", "dev", device, "ingress"];
-        assert_eq!(cluster.node.exec(&show).unwrap(), "", "{device}");
+        assert_eq!(cluster.node.filters(device).unwrap(), [""; 0], "{device}");
     }
     cluster.containerd.remove_container(&agent).unwrap();
 }
@@ -172,7 +162,7 @@ fn address_of_an_ipv6_node_is_served() {
     let node = &cluster.node;
     node.ip(&format!("address add {address}/128 dev lo nodad"))
         .unwrap();
-    let mut spec = cluster.spec.clone();
+    let spec = &mut cluster.spec;
     for (_, value) in &mut spec.env {
         *value = value.replace(NODE_IP, address);
     }
@@ -185,19 +175,9 @@ fn address_of_an_ipv6_node_is_served() {
         spec.env.retain(|(known, _)| known != name);
         spec.env.push((name.to_owned(), value));
     }
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let agent = cluster.run_agent();
     let probe = TestClient::new(&cluster.node, format!("http://[{address}]:9843"));
-    until(DEADLINE, "the agent to be ready", || {
-        let answer = probe.get("/readyz")?;
-        anyhow::ensure!(answer.status == 200, "{}", answer.body);
-        Ok(())
-    })
-    .unwrap_or_else(|error| {
-        panic!(
-            "{error:#}\n{}",
-            cluster.containerd.container_log(&agent).unwrap()
-        )
-    });
+    cluster.wait_ready_at(&agent, &probe);
     let check = ["/usr/local/bin/detector-agent", "check", "--readiness"];
     let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
     assert_eq!(code, 0, "{output}");
@@ -231,20 +211,13 @@ fn check_in_the_container_works_with_tls_and_a_token() {
             ("agent-token", "token", "a-token-of-the-agent"),
         ],
     );
-    let spec = cluster.spec.clone();
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let agent = cluster.run_agent();
     let agent_binary = "/usr/local/bin/detector-agent";
-    until(DEADLINE, "the agent to be ready", || {
+    cluster.wait(&agent, "the agent to be ready", || {
         let check = [agent_binary, "check", "--readiness"];
         let (code, output) = cluster.containerd.exec(&agent, &check)?;
         anyhow::ensure!(code == 0, "{code}: {output}");
         Ok(())
-    })
-    .unwrap_or_else(|error| {
-        panic!(
-            "{error:#}\n{}",
-            cluster.containerd.container_log(&agent).unwrap()
-        )
     });
     let check = [agent_binary, "check", "--allow-no-devices"];
     let (code, output) = cluster.containerd.exec(&agent, &check).unwrap();
@@ -259,17 +232,10 @@ fn missing_capability_of_the_container_is_named() {
     let mut cluster = Cluster::new("imagecaps", &[]);
     let full_spec = cluster.spec.clone();
     for missing in &full_spec.capabilities {
-        let spec = ContainerSpec {
-            capabilities: full_spec
-                .capabilities
-                .iter()
-                .filter(|capability| *capability != missing)
-                .cloned()
-                .collect(),
-            name: format!("no-{}", missing.to_lowercase().replace('_', "-")),
-            ..full_spec.clone()
-        };
-        let agent = cluster.containerd.run_container(&spec).unwrap();
+        cluster.spec = full_spec.clone();
+        cluster.spec.capabilities.retain(|known| known != missing);
+        cluster.spec.name = format!("no-{}", missing.to_lowercase().replace('_', "-"));
+        let agent = cluster.run_agent();
         let (code, log) = cluster.wait_exit(&agent);
         assert_eq!(code, 2, "{missing}: {log}");
         let sentence = log
@@ -286,9 +252,8 @@ fn missing_capability_of_the_container_is_named() {
 fn missing_mount_for_the_lock_is_named_with_the_remedy() {
     let mut cluster = Cluster::new("imagelock", &[]);
     let directory = "/run/ip-conflict-detector";
-    let mut spec = cluster.spec.clone();
-    spec.mounts.retain(|mount| mount.container != directory);
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    (cluster.spec.mounts).retain(|mount| mount.container != directory);
+    let agent = cluster.run_agent();
     let (code, log) = cluster.wait_exit(&agent);
     assert_eq!(code, 2, "{log}");
     assert!(
@@ -303,7 +268,7 @@ fn missing_mount_for_the_lock_is_named_with_the_remedy() {
 #[test]
 fn no_ebpf_needs_two_capabilities_and_names_pods_by_cni_cache() {
     let mut cluster = Cluster::new("imagefew", &[]);
-    let mut spec = cluster.spec.clone();
+    let spec = &mut cluster.spec;
     spec.capabilities
         .retain(|capability| !["BPF", "PERFMON"].contains(&capability.as_str()));
     spec.env.push(("IPCONFLICT_NO_EBPF".into(), "true".into()));
@@ -312,27 +277,25 @@ fn no_ebpf_needs_two_capabilities_and_names_pods_by_cni_cache() {
         .retain(|mount| mount.container != "/run/containerd");
     spec.env
         .push(("IPCONFLICT_CRI_ENDPOINT".into(), "off".into()));
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    let agent = cluster.run_agent();
     cluster.wait_ready(&agent);
     cluster.containerd.run_pods(["old"]).unwrap();
     cluster.containerd.wipe_ipam().unwrap();
     cluster.containerd.run_pods(["new"]).unwrap();
-    until(DEADLINE, "both pods to be named", || {
+    cluster.wait(&agent, "both pods to be named", || {
         let answer = cluster.client().get("/api/v1/conflicts")?.body;
         let named = answer.matches("cni-cache").count() == 2;
         anyhow::ensure!(named && answer.contains("10.244.2.2"), "{answer}");
         Ok(())
-    })
-    .unwrap();
+    });
     cluster.containerd.remove_container(&agent).unwrap();
 }
 
 #[test]
 fn privileged_component_runs() {
     let mut cluster = Cluster::new("imagepriv", &["privileged"]);
-    let spec = cluster.spec.clone();
-    assert!(spec.privileged);
-    let agent = cluster.containerd.run_container(&spec).unwrap();
+    assert!(cluster.spec.privileged);
+    let agent = cluster.run_agent();
     cluster.wait_ready(&agent);
     cluster.containerd.remove_container(&agent).unwrap();
 }

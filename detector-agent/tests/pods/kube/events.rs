@@ -253,7 +253,7 @@ fn restart_repeats_no_event() {
     .unwrap();
     agent.terminate(DEADLINE).unwrap();
     let _agent = start();
-    let client = TestClient::new(&node, "http://127.0.0.1:9842");
+    let client = TestClient::of_agent(&node);
     until(DEADLINE, "both pods to be named", || {
         let list = client.get("/api/v1/conflicts")?.json()?;
         let names = |position: usize| &list["conflicts"][0]["claimants"][position]["pod"]["name"];

@@ -193,9 +193,7 @@ fn endless_answer_is_cut_off() {
     let taken = api.endless_bytes_sent();
     assert!(taken < 200 << 20, "{taken}");
     let _pods = devices(&node, &[WEB, DNS]);
-    agent
-        .wait_event(DEADLINE, |event| event.raises(ADDRESS))
-        .unwrap();
+    agent.wait_raised(ADDRESS).unwrap();
     api.set_endless_lists(false);
     wait(&agent, all_named);
 }
