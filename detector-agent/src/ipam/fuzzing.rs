@@ -1,11 +1,8 @@
 //! Files and responses of IPAM plugins with any content; see [`crate::fuzzing`].
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::SocketAddr;
 
-use detector_engine::{Allocation, PoolId, Timestamp};
+use detector_engine::{Allocation, Ipam, PoolId, Timestamp};
 use kube::api::{DynamicObject, ObjectList};
 use serde_json::Value;
 
@@ -14,6 +11,7 @@ use super::{
     calico::{self, NodeBlocks},
     cni_config::{self, CniConfig},
     host_local,
+    whole_pool::{Allocations, MAX_ADDRESSES},
 };
 
 /// Reads a reservation of `host-local`.
@@ -38,18 +36,18 @@ pub fn aws_answer(bytes: &[u8]) {
 }
 
 /// Applies the allocations, then a failed read, then an empty snapshot.
-fn apply_and_lose(parsed: Result<BTreeMap<IpAddr, Allocation>, String>) {
+fn apply_and_lose(parsed: Result<Allocations, String>) {
     let Ok(allocated) = parsed else {
         return;
     };
-    assert!(allocated.len() <= aws::MAX_ADDRESSES, "{}", allocated.len());
-    let network = ("aws-cni".to_owned(), "eni".to_owned());
+    assert!(allocated.len() <= MAX_ADDRESSES, "{}", allocated.len());
+    let network = ("aws-cni".to_owned(), "eni");
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut reader = AwsReader::new(PoolId(0), network, "ipam.json".into(), nowhere);
     for (time, read, expected) in [
         (1, Ok(allocated.clone()), allocated.len()),
         (2, Err("failed".to_owned()), allocated.len()),
-        (3, Ok(BTreeMap::new()), 0),
+        (3, Ok(Allocations::new()), 0),
     ] {
         let failed = read.is_err();
         let read = reader.apply("file".to_owned(), read, false, Timestamp(time));
@@ -97,8 +95,8 @@ pub fn cni_networks(bytes: &[u8]) {
     let mut config = CniConfig::default();
     config.add_file(&value, true);
     config.add_file(&value, false);
-    assert!(config.count() <= cni_config::MAX_NETWORKS);
-    for network in &config.host_local {
+    assert!(config.networks.len() <= cni_config::MAX_NETWORKS);
+    for (ipam, network) in config.supported() {
         assert!(
             network.ranges.len() <= cni_config::MAX_RANGES,
             "{network:?}"
@@ -110,6 +108,9 @@ pub fn cni_networks(bytes: &[u8]) {
                 .all(|range| range.start() <= range.end()),
             "{network:?}"
         );
+        if ipam != Ipam::HostLocal {
+            continue;
+        }
         let name = std::path::Path::new(&network.name);
         let mut parts = name.components();
         assert!(
@@ -160,7 +161,7 @@ mod tests {
         let mut config = CniConfig::default();
         let value = serde_json::from_slice(input!("ipam_networks/multus")).unwrap();
         config.add_file(&value, true);
-        assert_eq!(config.count(), 2);
+        assert_eq!(config.networks.len(), 2);
         assert_eq!(
             cni_config::leased_subnets(input!("ipam_networks/flannel-lease")).len(),
             2

@@ -17,9 +17,17 @@ use std::{
 
 use detector_engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource};
 use detector_event::{State, counted};
+use futures_util::future::BoxFuture;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
+use serde_json::Value;
 
-use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
+use super::{
+    PoolRead,
+    cni_config::Network,
+    files,
+    snapshot_history::SnapshotHistory,
+    source::{PoolReader, Source},
+};
 use crate::process::clock;
 
 /// Most entries of a directory: more than a /16 has.
@@ -33,6 +41,21 @@ const MAX_PREVIOUS: usize = 70_000;
 /// Plugins that give every pod a device on the host, so that an allocation without one is a leak. Others, such as macvlan,
 /// do not.
 const PLUGINS_WITH_DEVICES: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
+/// The directory that a configuration without `dataDir` means.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+pub(super) const SOURCE: Source = Source {
+    ipam: Ipam::HostLocal,
+    serves: |_, ipam| ipam == "host-local",
+    reader: |id, network, _| Box::new(HostLocalReader::new(id, network.clone())),
+};
+
+/// The directory with a subdirectory for each network, by the `ipam` section.
+pub(super) fn data_dir(ipam: &Value) -> PathBuf {
+    let configured = ipam.get("dataDir").and_then(Value::as_str);
+    let configured = configured.filter(|d| !d.is_empty());
+    configured.unwrap_or(DATA_DIR).into()
+}
 
 /// The file's inode, and the allocation it stands for.
 type Reservation = (u64, Allocation);
@@ -62,21 +85,34 @@ enum DirectoryState {
 
 /// Reads the reservations of one network.
 #[derive(Debug)]
-pub(super) struct HostLocalReader {
+struct HostLocalReader {
     id: PoolId,
-    pub(super) network: HostLocalNetwork,
-    pub(super) directory: PathBuf,
+    network: Network,
+    data_dir: PathBuf,
+    directory: PathBuf,
     source: Arc<PoolSource>,
     history: SnapshotHistory<Reservation>,
     /// The directory was read at least once.
     was_seen: bool,
 }
 
+impl PoolReader for HostLocalReader {
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
+    }
+
+    fn read(&mut self, thorough: bool) -> BoxFuture<'_, Option<PoolRead>> {
+        Box::pin(async move { Some(self.read_directory(thorough)) })
+    }
+}
+
 impl HostLocalReader {
-    pub(super) fn new(id: PoolId, network: HostLocalNetwork) -> Self {
-        let directory = network.data_dir.join(&network.name);
+    fn new(id: PoolId, network: Network) -> Self {
+        let data_dir = network.data_dir.clone().unwrap_or_default();
+        let directory = data_dir.join(&network.name);
         Self {
             id,
+            data_dir,
             source: Arc::new(PoolSource {
                 ipam: Ipam::HostLocal,
                 network: network.name.clone(),
@@ -90,7 +126,7 @@ impl HostLocalReader {
     }
 
     /// Reads the directory. `thorough`: reads files again that look unchanged.
-    pub(super) fn read(&mut self, thorough: bool) -> PoolRead {
+    fn read_directory(&mut self, thorough: bool) -> PoolRead {
         let read_at = clock::now();
         let directory = self.list(thorough);
         let (state, summary) = self.summary(&directory);
@@ -197,7 +233,7 @@ impl HostLocalReader {
 
     fn list(&self, thorough: bool) -> DirectoryState {
         let is_orphan = |path: &Path| fs::metadata(path).is_ok_and(|m| m.nlink() == 0);
-        if is_orphan(&self.network.data_dir) || is_orphan(&self.directory) {
+        if is_orphan(&self.data_dir) || is_orphan(&self.directory) {
             return DirectoryState::Orphaned;
         }
         let entries = match fs::read_dir(&self.directory) {
@@ -253,10 +289,10 @@ impl HostLocalReader {
             let reason = format!("it {}", files::FileError::Dangling(target));
             return DirectoryState::Unreadable(reason);
         }
-        if self.was_seen || self.network.data_dir.is_dir() {
+        if self.was_seen || self.data_dir.is_dir() {
             return DirectoryState::Deleted;
         }
-        let mut ancestors = self.network.data_dir.ancestors().skip(1);
+        let mut ancestors = self.data_dir.ancestors().skip(1);
         let existing = ancestors.find(|path| path.exists());
         // In a container everything except mounts belongs to the image: the directory may well exist on the node.
         let is_in_image = existing.is_none_or(|path| {
@@ -265,7 +301,7 @@ impl HostLocalReader {
         if is_in_image {
             DirectoryState::NeverSeen(format!(
                 "{} does not exist: no address was allocated yet, or the node's directory is not mounted into the agent",
-                self.network.data_dir.display()
+                self.data_dir.display()
             ))
         } else {
             DirectoryState::Deleted

@@ -1,9 +1,9 @@
 //! IPAM sources: which IPAM assigns the addresses of this node's pods, and what it has allocated.
 //!
 //! ```text
-//! /etc/cni/net.d ──cni_config──► networks ──► host_local, aws, calico ──Pool──► event loop
-//!                                                    ▲                              │
-//!                                                    └──── "read this pool now" ────┘
+//! /etc/cni/net.d ──cni_config──► networks ──► host_local, calico, … (SOURCES) ──Pool──► event loop
+//!                                                    ▲                                     │
+//!                                                    └─────── "read this pool now" ────────┘
 //! ```
 //!
 //! Runs on a thread of its own, which may wait for a disk or an API. The [`engine`](detector_engine) compares: it gets each
@@ -22,10 +22,11 @@ mod files;
 pub(crate) mod fuzzing;
 mod host_local;
 mod once;
-mod reader;
 mod settings;
 mod snapshot_history;
+mod source;
 mod watcher;
+mod whole_pool;
 
 pub(crate) use cni_config::{configured_networks, network_config};
 use detector_engine::{ChangedAddresses, Pool};

@@ -21,6 +21,7 @@ use ::kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use futures_util::future::BoxFuture;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch as latest};
@@ -38,7 +39,11 @@ use self::{
     view::{BlocksView, ViewedBlock},
     watch::BlockWatch,
 };
-use super::{PoolRead, snapshot_history::SnapshotHistory};
+use super::{
+    PoolRead,
+    snapshot_history::SnapshotHistory,
+    source::{PoolReader, Source},
+};
 use crate::{kube_client::KubeClient, observe::netlink::NetlinkReader, process::clock};
 
 /// The resource's name.
@@ -66,6 +71,58 @@ struct Follower {
     requests: mpsc::UnboundedSender<IpAddr>,
 }
 
+pub(super) const SOURCE: Source = Source {
+    ipam: Ipam::Calico,
+    serves: |_, ipam| ipam == "calico-ipam",
+    reader: |id, network, context| {
+        let (network, node) = (network.name.clone(), context.node.to_owned());
+        Box::new(CalicoReader::new(id, network, node, context.kube.cloned()))
+    },
+};
+
+impl PoolReader for CalicoReader {
+    /// The watch ends when the reader is dropped.
+    fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
+        let Some(kube) = &self.kube else {
+            return;
+        };
+        let (requests, requested) = mpsc::unbounded_channel();
+        let (published, view) = latest::channel(BlocksView::default());
+        let id = self.id;
+        let publish = move |view| {
+            // They fail once the reader is gone.
+            let _ = published.send(view);
+            let _ = changed.send(id);
+        };
+        let watch = BlockWatch::new(kube.clone(), blackhole_routes, publish);
+        tokio::spawn(watch.run(requested));
+        self.watch = Some(Follower { view, requests });
+    }
+
+    fn request(&self, address: IpAddr) -> bool {
+        if let Some(watch) = &self.watch {
+            // It fails once the watch has ended.
+            let _ = watch.requests.send(address);
+        }
+        true
+    }
+
+    /// What the watch has, or without one what a single read finds; `None` before the watch has anything.
+    fn read(&mut self, _thorough: bool) -> BoxFuture<'_, Option<PoolRead>> {
+        Box::pin(async move {
+            let read_at = clock::now();
+            let view = match (&self.watch, &self.kube) {
+                (Some(watch), _) => watch.view.borrow().clone(),
+                (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
+                (None, None) => BlocksView::failed(
+                    "the Kubernetes API is not used; enable it with --kube".to_owned(),
+                ),
+            };
+            (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
+        })
+    }
+}
+
 impl CalicoReader {
     pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
         Self {
@@ -83,46 +140,6 @@ impl CalicoReader {
             ranges: Vec::new(),
             parts: Vec::new(),
         }
-    }
-
-    /// Follows the blocks from now on; `changed` gets the pool's id whenever there is something new to read. The watch
-    /// ends when the reader is dropped.
-    pub(super) fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
-        let Some(kube) = &self.kube else {
-            return;
-        };
-        let (requests, requested) = mpsc::unbounded_channel();
-        let (published, view) = latest::channel(BlocksView::default());
-        let id = self.id;
-        let publish = move |view| {
-            // They fail once the reader is gone.
-            let _ = published.send(view);
-            let _ = changed.send(id);
-        };
-        let watch = BlockWatch::new(kube.clone(), blackhole_routes, publish);
-        tokio::spawn(watch.run(requested));
-        self.watch = Some(Follower { view, requests });
-    }
-
-    /// Requests the newest state of the block that has an address.
-    pub(super) fn request(&self, address: IpAddr) {
-        if let Some(watch) = &self.watch {
-            // It fails once the watch has ended.
-            let _ = watch.requests.send(address);
-        }
-    }
-
-    /// What the watch has, or without one what a single read finds; `None` before the watch has anything.
-    pub(super) async fn read(&mut self) -> Option<PoolRead> {
-        let read_at = clock::now();
-        let view = match (&self.watch, &self.kube) {
-            (Some(watch), _) => watch.view.borrow().clone(),
-            (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
-            (None, None) => BlocksView::failed(
-                "the Kubernetes API is not used; enable it with --kube".to_owned(),
-            ),
-        };
-        (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
     }
 
     fn apply(&mut self, view: BlocksView, read_at: Timestamp) -> PoolRead {
