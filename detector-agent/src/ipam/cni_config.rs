@@ -277,7 +277,7 @@ impl CniConfig {
                 ipam_type: [ipam_type, plugin][usize::from(ipam_type.is_empty())].to_owned(),
                 plugin: plugin.to_owned(),
                 device_prefix: text(value, "vethPrefix").map(str::to_owned),
-                data_dir: is_host_local.then(|| host_local::data_dir(ipam)),
+                data_dir: is_host_local.then(|| host_local::data_dir(ipam, plugin)),
                 ranges: if is_host_local {
                     ranges(ipam)
                 } else {

@@ -40,9 +40,11 @@ pub(super) const MAX_ID: usize = 128;
 const MAX_PREVIOUS: usize = 70_000;
 /// Plugins that give every pod a device on the host, so that an allocation without one is a leak. Others, such as macvlan,
 /// do not.
-const PLUGINS_WITH_DEVICES: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
+const PLUGINS_WITH_DEVICES: [&str; 5] = ["antrea", "bridge", "calico", "kindnet", "ptp"];
 /// The directory that a configuration without `dataDir` means.
 const DATA_DIR: &str = "/var/lib/cni/networks";
+/// The same with Antrea, whose agent runs the plugin in a container that has this directory of the node at /var/lib/cni.
+const ANTREA_DATA_DIR: &str = "/var/run/antrea/cni/networks";
 
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::HostLocal,
@@ -50,11 +52,15 @@ pub(super) const SOURCE: Source = Source {
     reader: |id, network, _| Box::new(HostLocalReader::new(id, network.clone())),
 };
 
-/// The directory with a subdirectory for each network, by the `ipam` section.
-pub(super) fn data_dir(ipam: &Value) -> PathBuf {
+/// The directory with a subdirectory for each network, by the plugin and its `ipam` section.
+pub(super) fn data_dir(ipam: &Value, plugin: &str) -> PathBuf {
     let configured = ipam.get("dataDir").and_then(Value::as_str);
     let configured = configured.filter(|d| !d.is_empty());
-    configured.unwrap_or(DATA_DIR).into()
+    let default = match plugin {
+        "antrea" => ANTREA_DATA_DIR,
+        _ => DATA_DIR,
+    };
+    configured.unwrap_or(default).into()
 }
 
 /// The file's inode, and the allocation it stands for.

@@ -101,6 +101,12 @@ mod tests {
                 Some("/var/lib/cni/networks"),
             ),
             (
+                "antrea",
+                json!({"type": "antrea", "ipam": host_local}),
+                &[HostLocal],
+                Some("/var/run/antrea/cni/networks"),
+            ),
+            (
                 "k8s-pod-network",
                 json!({"type": "calico", "ipam": {"type": "calico-ipam"}}),
                 &[Calico],
