@@ -13,6 +13,7 @@ use std::{
     os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use detector_engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource};
@@ -185,6 +186,7 @@ impl HostLocalReader {
                 .collect(),
             can_detect_leaks: completeness == Completeness::Complete
                 && PLUGINS_WITH_DEVICES.contains(&self.network.plugin.as_str()),
+            record_delay: Duration::ZERO,
             read_at,
             parts: None,
         };

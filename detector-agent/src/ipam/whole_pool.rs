@@ -1,6 +1,6 @@
 //! A pool whose allocations are read all at once, from a file or from the objects of this node.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use detector_engine::{
     Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
@@ -91,6 +91,7 @@ impl WholePool {
             completeness,
             allocated: self.history.allocated.clone(),
             can_detect_leaks: self.can_detect_leaks && completeness == Completeness::Complete,
+            record_delay: Duration::ZERO,
             read_at,
             parts,
         };

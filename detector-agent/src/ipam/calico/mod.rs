@@ -15,7 +15,7 @@ mod tests;
 mod view;
 mod watch;
 
-use std::{net::IpAddr, ops::RangeInclusive, sync::Arc};
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use ::kube::{
     Api, Client,
@@ -198,6 +198,7 @@ impl CalicoReader {
             completeness,
             allocated: self.history.allocated.clone(),
             can_detect_leaks: completeness == Completeness::Complete,
+            record_delay: Duration::ZERO,
             read_at,
             parts: Some(self.parts.clone()),
         };
