@@ -59,8 +59,16 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fuzzing::aws_answer,
     },
     FuzzTarget {
+        name: "ipam_azure",
+        run: fuzzing::azure_endpoints,
+    },
+    FuzzTarget {
         name: "ipam_calico",
         run: fuzzing::calico_blocks,
+    },
+    FuzzTarget {
+        name: "ipam_cilium",
+        run: fuzzing::cilium_endpoint,
     },
     FuzzTarget {
         name: "ipam_host_local",

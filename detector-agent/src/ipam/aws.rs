@@ -25,6 +25,7 @@ use tokio::{net::TcpStream, time::timeout};
 use super::{
     PoolRead,
     files::{self, FileError},
+    is_container_id,
     snapshot_history::SnapshotHistory,
     source::{PoolReader, Source},
     whole_pool::{Allocations, Found, MAX_ADDRESSES, WholePool},
@@ -97,6 +98,7 @@ impl AwsReader {
                 device_prefixes: vec![device_prefix.chars().take(4).collect()],
                 can_detect_leaks: true,
                 can_detect_deletion: true,
+                record_delay: Duration::ZERO,
                 history: SnapshotHistory::new(MAX_ADDRESSES),
             },
             file,
@@ -192,10 +194,6 @@ fn allocation_of(owner: Option<&str>) -> Allocation {
         owner: owner.map(Arc::from),
         ..Allocation::default()
     }
-}
-
-fn is_container_id(id: &str) -> bool {
-    !id.is_empty() && id.len() <= 128 && id.chars().all(|c| c.is_ascii_graphic())
 }
 
 /// The assigned addresses in a response of the introspection port. Versions differ in nesting and in how they mark an

@@ -205,7 +205,11 @@ impl CniConfig {
         let network = text(value, "name").filter(|_| depth > 0).unwrap_or(network);
         for list in ["plugins", "delegates"] {
             let inner = value.get(list).and_then(Value::as_array);
-            for plugin in inner.into_iter().flatten() {
+            for (position, plugin) in inner.into_iter().flatten().enumerate() {
+                // A chained plugin leaves the addresses to the first one, whatever it does alone.
+                if list == "plugins" && position > 0 && plugin.get("ipam").is_none() {
+                    continue;
+                }
                 // The network's name is next to the list; a delegate has a name of its own.
                 let name = if list == "delegates" {
                     text(plugin, "name").unwrap_or(network)
@@ -244,7 +248,7 @@ impl CniConfig {
         self.add_ipam(value, ipam, network, plugin, is_first);
     }
 
-    /// Adds a network with each IPAM that serves it.
+    /// Adds a network, unless its plugin assigns no addresses.
     fn add_ipam(
         &mut self,
         value: &Value,
@@ -263,29 +267,26 @@ impl CniConfig {
                 .push(format!("{network:?} is not a valid network name"));
             return;
         }
-        let sources = SOURCES
-            .iter()
-            .filter(|source| (source.serves)(plugin, ipam_type));
-        let mut known: Vec<_> = sources.map(|source| Some(source.ipam)).collect();
-        if known.is_empty() && !ipam_type.is_empty() {
-            known.push(None);
-        }
-        for source in known {
-            self.add(Network {
-                name: network.to_owned(),
-                ipam: source,
-                ipam_type: [ipam_type, plugin][usize::from(ipam_type.is_empty())].to_owned(),
-                plugin: plugin.to_owned(),
-                device_prefix: text(value, "vethPrefix").map(str::to_owned),
-                data_dir: is_host_local.then(|| host_local::data_dir(ipam, plugin)),
-                ranges: if is_host_local {
-                    ranges(ipam)
-                } else {
-                    Vec::new()
-                },
-                is_first,
-            });
-        }
+        let source = SOURCES.iter().find(|s| (s.serves)(plugin, ipam_type));
+        let ipam_type = match (source, ipam_type) {
+            (None, "") => return,
+            (Some(_), "") => plugin,
+            (_, ipam_type) => ipam_type,
+        };
+        self.add(Network {
+            name: network.to_owned(),
+            ipam: source.map(|source| source.ipam),
+            ipam_type: ipam_type.to_owned(),
+            plugin: plugin.to_owned(),
+            device_prefix: text(value, "vethPrefix").map(str::to_owned),
+            data_dir: is_host_local.then(|| host_local::data_dir(ipam, plugin)),
+            ranges: if is_host_local {
+                ranges(ipam)
+            } else {
+                Vec::new()
+            },
+            is_first,
+        });
     }
 
     /// Adds a network. Those of one `host-local` directory are one, and every other IPAM serves one network of the node.

@@ -7,8 +7,11 @@ use kube::api::{DynamicObject, ObjectList};
 use serde_json::Value;
 
 use super::{
+    MAX_ID,
     aws::{self, AwsReader},
+    azure,
     calico::{self, NodeBlocks},
+    cilium,
     cni_config::{self, CniConfig},
     host_local,
     whole_pool::{Allocations, MAX_ADDRESSES},
@@ -18,7 +21,7 @@ use super::{
 pub fn host_local_reservation(bytes: &[u8]) {
     if let Some(owner) = host_local::parse_owner(bytes) {
         assert!(
-            (1..=host_local::MAX_ID).contains(&owner.len())
+            (1..=MAX_ID).contains(&owner.len())
                 && owner.bytes().all(|byte| byte.is_ascii_graphic()),
             "invalid container id {owner:?}"
         );
@@ -76,11 +79,34 @@ pub fn calico_blocks(bytes: &[u8]) {
         add_all(&mut blocks, &page);
     }
     assert!(blocks.allocated.len() <= calico::MAX_ADDRESSES);
+    check_owners(&blocks.allocated);
+}
+
+/// Reads the state of a Cilium endpoint.
+pub fn cilium_endpoint(bytes: &[u8]) {
+    if let Ok(endpoint) = cilium::parse(bytes) {
+        assert!(endpoint.addresses.len() <= 2);
+    }
+}
+
+/// Reads the file of Azure's CNS.
+pub fn azure_endpoints(bytes: &[u8]) {
+    if let Ok(allocated) = azure::parse(bytes) {
+        check_allocations(&allocated);
+    }
+}
+
+fn check_allocations(allocated: &Allocations) {
+    assert!(allocated.len() <= MAX_ADDRESSES);
+    check_owners(allocated);
+}
+
+fn check_owners(allocated: &Allocations) {
     let has_same_owner_twice = |allocation: &Allocation| {
         allocation.second_owner.is_some() && allocation.second_owner == allocation.owner
     };
     assert!(
-        !blocks.allocated.values().any(has_same_owner_twice),
+        !allocated.values().any(has_same_owner_twice),
         "one owner counts as two"
     );
 }

@@ -25,7 +25,7 @@ use serde_json::Value;
 use super::{
     PoolRead,
     cni_config::Network,
-    files,
+    files, is_container_id,
     snapshot_history::SnapshotHistory,
     source::{PoolReader, Source},
 };
@@ -35,8 +35,6 @@ use crate::process::clock;
 const MAX_ENTRIES: usize = 70_000;
 /// Bytes read of one file: an id of 64 characters and an interface's name are shorter.
 const MAX_BYTES: u64 = 512;
-/// Longest container id.
-pub(super) const MAX_ID: usize = 128;
 /// Most released addresses that are remembered.
 const MAX_PREVIOUS: usize = 70_000;
 /// Plugins that give every pod a device on the host, so that an allocation without one is a leak. Others, such as macvlan,
@@ -326,6 +324,5 @@ fn read_owner(path: &Path) -> Option<Arc<str>> {
 pub(super) fn parse_owner(bytes: &[u8]) -> Option<Arc<str>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let id = text.lines().next()?.trim();
-    let is_valid = !id.is_empty() && id.len() <= MAX_ID && id.chars().all(|c| c.is_ascii_graphic());
-    is_valid.then(|| id.into())
+    is_container_id(id).then(|| id.into())
 }

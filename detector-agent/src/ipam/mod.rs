@@ -14,7 +14,9 @@
 //! as parts of `/readyz`, in the log once per change, and by `check`.
 
 mod aws;
+mod azure;
 mod calico;
+mod cilium;
 mod cni_config;
 mod directory_watch;
 mod files;
@@ -37,6 +39,13 @@ pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
+
+/// Longest container id.
+const MAX_ID: usize = 128;
+
+fn is_container_id(text: &str) -> bool {
+    (1..=MAX_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
 
 /// The outcome of reading one pool.
 #[derive(Debug)]

@@ -6,11 +6,19 @@ use detector_engine::{Ipam, PoolId};
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::{PoolRead, aws, calico, cni_config::Network, host_local, settings::IpamSettings};
+use super::{
+    PoolRead, aws, azure, calico, cilium, cni_config::Network, host_local, settings::IpamSettings,
+};
 use crate::kube_client::KubeClient;
 
 /// All of them, each with its facts in a file of its own.
-pub(super) const SOURCES: &[Source] = &[host_local::SOURCE, aws::SOURCE, calico::SOURCE];
+pub(super) const SOURCES: &[Source] = &[
+    host_local::SOURCE,
+    aws::SOURCE,
+    calico::SOURCE,
+    cilium::SOURCE,
+    azure::SOURCE,
+];
 
 /// An IPAM that can be read.
 pub(super) struct Source {
@@ -75,7 +83,7 @@ pub(super) trait PoolReader: Debug + Send {
 
 #[cfg(test)]
 mod tests {
-    use detector_engine::Ipam::{Aws, Calico, HostLocal};
+    use detector_engine::Ipam::{Aws, Azure, Calico, Cilium, HostLocal};
     use serde_json::json;
 
     use super::*;
@@ -119,6 +127,24 @@ mod tests {
                 None,
             ),
             (
+                "cilium",
+                json!({"type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cilium-cni.log"}),
+                &[Cilium],
+                None,
+            ),
+            (
+                "cilium",
+                json!({"type": "cilium-cni", "ipam": {"type": "azure-ipam"}}),
+                &[Azure],
+                None,
+            ),
+            (
+                "azure",
+                json!({"type": "azure-vnet", "mode": "transparent", "ipam": {"type": "azure-cns"}}),
+                &[Azure],
+                None,
+            ),
+            (
                 "macvlan",
                 json!({"type": "macvlan", "ipam": {"type": "static"}}),
                 &[],
@@ -126,7 +152,12 @@ mod tests {
             ),
         ] {
             let mut config = CniConfig::default();
-            let plugins = [plugin, json!({"type": "portmap"})];
+            // Chained plugins assign no addresses.
+            let plugins = [
+                plugin,
+                json!({"type": "portmap"}),
+                json!({"type": "cilium-cni"}),
+            ];
             config.add_file(&json!({"name": name, "plugins": plugins}), true);
             let found: Vec<_> = config.supported().map(|(ipam, _)| ipam).collect();
             assert_eq!(found, expected, "{name}");

@@ -24,6 +24,8 @@ pub(super) enum Found {
     InPart(Allocations, String),
     /// The allocations cannot be read, for this reason.
     Failed(String),
+    /// There is nothing to read on this node, or not for the agent: one sentence.
+    Absent(String),
 }
 
 /// A pool and its last snapshot.
@@ -38,6 +40,8 @@ pub(super) struct WholePool {
     pub(super) can_detect_leaks: bool,
     /// Whether allocations that vanish together were deleted, and not released.
     pub(super) can_detect_deletion: bool,
+    /// See [`Pool::record_delay`].
+    pub(super) record_delay: Duration,
     pub(super) history: SnapshotHistory<Allocation>,
 }
 
@@ -74,6 +78,14 @@ impl WholePool {
                 let summary = format!("cannot read {place}: {why}; drift is not checked");
                 (None, unknown, State::Failed, summary)
             }
+            Found::Absent(summary) => {
+                // It was there before.
+                let state = match self.history.allocated.is_empty() {
+                    true => State::Off,
+                    false => State::Failed,
+                };
+                (None, unknown, state, summary)
+            }
         };
         let changed = self.history.replace(allocated, completeness, &place);
         let pool = Pool {
@@ -91,7 +103,7 @@ impl WholePool {
             completeness,
             allocated: self.history.allocated.clone(),
             can_detect_leaks: self.can_detect_leaks && completeness == Completeness::Complete,
-            record_delay: Duration::ZERO,
+            record_delay: self.record_delay,
             read_at,
             parts,
         };
