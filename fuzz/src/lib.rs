@@ -75,6 +75,10 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fuzzing::host_local_reservation,
     },
     FuzzTarget {
+        name: "ipam_kube_ovn",
+        run: fuzzing::kube_ovn_objects,
+    },
+    FuzzTarget {
         name: "ipam_networks",
         run: fuzzing::cni_networks,
     },

@@ -13,7 +13,7 @@ use super::{
     calico::{self, NodeBlocks},
     cilium,
     cni_config::{self, CniConfig},
-    host_local,
+    host_local, kube_ovn,
     whole_pool::{Allocations, MAX_ADDRESSES},
 };
 
@@ -92,6 +92,16 @@ pub fn cilium_endpoint(bytes: &[u8]) {
 /// Reads the file of Azure's CNS.
 pub fn azure_endpoints(bytes: &[u8]) {
     if let Ok(allocated) = azure::parse(bytes) {
+        check_allocations(&allocated);
+    }
+}
+
+/// Reads a page of Kube-OVN's `IP` objects in the JSON of the Kubernetes API; this node is `kube-ovn-worker`.
+pub fn kube_ovn_objects(bytes: &[u8]) {
+    let Ok(page) = serde_json::from_slice::<ObjectList<DynamicObject>>(bytes) else {
+        return;
+    };
+    if let Ok(allocated) = kube_ovn::parse(&mut page.items.iter(), "kube-ovn-worker") {
         check_allocations(&allocated);
     }
 }

@@ -23,7 +23,10 @@ mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
+mod kube_objects;
+mod kube_ovn;
 mod once;
+mod read_budget;
 mod settings;
 mod snapshot_history;
 mod source;

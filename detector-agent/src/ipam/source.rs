@@ -7,7 +7,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::{
-    PoolRead, aws, azure, calico, cilium, cni_config::Network, host_local, settings::IpamSettings,
+    PoolRead, aws, azure, calico, cilium, cni_config::Network, host_local, kube_ovn,
+    settings::IpamSettings,
 };
 use crate::kube_client::KubeClient;
 
@@ -17,6 +18,7 @@ pub(super) const SOURCES: &[Source] = &[
     aws::SOURCE,
     calico::SOURCE,
     cilium::SOURCE,
+    kube_ovn::SOURCE,
     azure::SOURCE,
 ];
 
@@ -83,7 +85,7 @@ pub(super) trait PoolReader: Debug + Send {
 
 #[cfg(test)]
 mod tests {
-    use detector_engine::Ipam::{Aws, Azure, Calico, Cilium, HostLocal};
+    use detector_engine::Ipam::{Aws, Azure, Calico, Cilium, HostLocal, KubeOvn};
     use serde_json::json;
 
     use super::*;
@@ -142,6 +144,12 @@ mod tests {
                 "azure",
                 json!({"type": "azure-vnet", "mode": "transparent", "ipam": {"type": "azure-cns"}}),
                 &[Azure],
+                None,
+            ),
+            (
+                "kube-ovn",
+                json!({"type": "kube-ovn", "server_socket": "/run/openvswitch/kube-ovn-daemon.sock"}),
+                &[KubeOvn],
                 None,
             ),
             (

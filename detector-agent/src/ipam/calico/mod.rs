@@ -9,7 +9,6 @@
 mod blocks;
 mod followed_block;
 mod ip_pools;
-mod read_budget;
 #[cfg(test)]
 mod tests;
 mod view;
