@@ -10,10 +10,12 @@ use crate::tools::{
 };
 
 /// Components that kustomize builds together, and the equivalent values of the chart: files, and others.
-const COMPONENTS: [(&[&str], &[&str], &str); 11] = [
+const COMPONENTS: [(&[&str], &[&str], &str); 13] = [
     (&[], &[], ""),
     (&["kubernetes-1.32"], &[], ""),
     (&["calico"], &[], "{ipam: {calico: true}}"),
+    (&["kube-ovn"], &[], "{ipam: {kubeOvn: true}}"),
+    (&["cilium"], &[], "{ipam: {cilium: true}}"),
     (&["kind"], &["platforms/kind.yaml"], ""),
     (&["k3s"], &["platforms/k3s.yaml"], ""),
     (&["rke2"], &["platforms/rke2.yaml"], ""),
