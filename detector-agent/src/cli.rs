@@ -260,7 +260,7 @@ pub struct CheckArgs {
     #[arg(long, env = "IPCONFLICT_READINESS", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub readiness: bool,
 
-    /// Exit with 1 also for anomalies, such as IPAM drift.
+    /// Exit with 1 for anomalies as well, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub strict: bool,
 }
@@ -345,7 +345,7 @@ pub struct WatchArgs {
 /// Settings of `cleanup`.
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
-    /// Remove the filters also while an agent runs in this network namespace; it attaches again.
+    /// Remove the filters even while an agent runs in this network namespace; it attaches again.
     #[arg(long, env = "IPCONFLICT_FORCE", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub force: bool,
 
@@ -430,14 +430,14 @@ pub(crate) fn parse_duration_within(
         Ok(duration) if range.contains(&duration) => Ok(duration),
         Ok(_) => Err(format!(
             "must be between {} and {}",
-            shown(*range.start()),
-            shown(*range.end())
+            format_bound(*range.start()),
+            format_bound(*range.end())
         )),
         Err(_) => Err("expected a duration such as 90s or 10m".to_owned()),
     }
 }
 
-fn shown(duration: Duration) -> String {
+fn format_bound(duration: Duration) -> String {
     const DAY: u64 = 24 * 60 * 60;
     match duration.as_secs() {
         seconds if seconds >= DAY && seconds % DAY == 0 => format!("{}d", seconds / DAY),

@@ -146,7 +146,7 @@ fn node_without_pods_is_inconclusive_unless_that_is_allowed() {
     }
 }
 
-/// Two pods of which one claims the other's address in a frame.
+/// Two pods; one claims the other's address in a frame.
 fn spoofed(node: &Node) -> (Vec<Pod>, Agent) {
     let specs = [
         PodSpec::new("vetha").address("10.244.2.10/32").host_route(),
@@ -200,7 +200,7 @@ fn conflict_that_only_the_agent_has_seen_is_shown_with_its_id() {
 }
 
 #[test]
-fn anomaly_of_the_agent_is_shown_beside_no_conflict() {
+fn anomaly_of_the_agent_is_shown_without_a_conflict() {
     let node = Node::new("checkanom").unwrap();
     let specs = [
         PodSpec::new("vetha").address("10.244.2.10/32").host_route(),

@@ -285,7 +285,7 @@ fn node_that_has_no_way_to_answer_is_the_cause() {
     }
 }
 
-/// Whoever asks although the node answers has no cause on the node.
+/// If the node answers and the pod asks again, the cause is not on the node.
 #[test]
 fn gateway_that_answers_has_no_cause() {
     let node = forwarding_node("gwanswers");

@@ -98,7 +98,7 @@ fn cleanup_removes_the_filters_of_a_killed_agent() {
 }
 
 #[test]
-fn cleanup_beside_a_running_agent_needs_force() {
+fn cleanup_while_an_agent_runs_needs_force() {
     let (node, pods) = node_with_pods("beside");
     let _agent =
         Agent::start_ready(&node, &AgentCommand::run(AGENT).arg("--attach").arg("tc")).unwrap();

@@ -294,7 +294,7 @@ fn send(
     Ok(())
 }
 
-/// Sends requests, each on a connection of its own; a refused one counts, too.
+/// Sends requests, each on a connection of its own; a refused one counts as well.
 fn request(pod: &Pod, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: 10.99.0.1\r\nConnection: close\r\n\r\n";
     pod.netns().run_in(|| {

@@ -4,7 +4,7 @@
 //! All conflicts stay open, and a pod that contests more than a few addresses is an anomaly of its own (`address_sweep`), whose work
 //! is no part of a usual conflict. So the conflicts are caused in rounds, each with a new agent.
 //!
-//! [`run_beside_floor`] alternates with a thread that only passes the frame on, on a node of its own with as many pods and the same
+//! [`run_with_floor`] alternates with a thread that only passes the frame on, on a node of its own with as many pods and the same
 //! storm, so that both are measured on the same machine in the same state.
 
 use std::{net::Ipv4Addr, ops::Range, path::Path, thread, time::Duration};
@@ -71,7 +71,7 @@ pub struct FloorReport {
 ///
 /// # Errors
 /// A namespace cannot be created, the agent misses a conflict, or the thread a frame.
-pub fn run_beside_floor(agent: &Path, options: LatencyOptions) -> Result<FloorReport> {
+pub fn run_with_floor(agent: &Path, options: LatencyOptions) -> Result<FloorReport> {
     let command = AgentCommand::run(agent);
     let site = Site::new("bench", options)?;
     let floor_site = Site::new("floor", options)?;
@@ -116,7 +116,7 @@ pub fn run_beside_floor(agent: &Path, options: LatencyOptions) -> Result<FloorRe
 /// Measures an agent that is started with this command.
 ///
 /// # Errors
-/// As [`run_beside_floor`].
+/// As [`run_with_floor`].
 pub fn run_command(command: &AgentCommand, options: LatencyOptions) -> Result<LatencyReport> {
     let site = Site::new("bench", options)?;
     let mut report = LatencyReport::default();

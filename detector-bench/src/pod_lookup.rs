@@ -1,5 +1,5 @@
-//! Pod lookup. [`run`] measures how long the first lookup of all pods takes: containerd runs real pods, each address is used
-//! twice, then the agent is started. [`run_unresponsive`] shows that lookups do not delay events: the same conflicts without a pod
+//! Pod lookup. [`run`] measures how long the first lookup of all pods takes, and the diagnosis of their conflicts: containerd runs
+//! real pods, each address is used twice after a wipe of IPAM's state, then the agent is started. [`run_unresponsive`] shows that lookups do not delay events: the same conflicts without a pod
 //! source, and with a CRI socket that accepts connections and never responds.
 
 use std::{
@@ -12,12 +12,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use detector_testkit::{Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent};
+use detector_testkit::{
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, event::Conflict,
+};
 
 use super::latency::{self, LatencyOptions, LatencyReport};
 
 /// Durations of the first lookup of all pods.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LookupReport {
     /// The number of pods.
     pub pods: usize,
@@ -25,6 +27,8 @@ pub struct LookupReport {
     pub first_event: Duration,
     /// From the first event to the event that contains the last pod.
     pub all_known: Duration,
+    /// Of each conflict, from its first event to the one that contains its cause, in milliseconds.
+    pub explained_ms: Vec<f64>,
 }
 
 impl fmt::Display for LookupReport {
@@ -33,16 +37,18 @@ impl fmt::Display for LookupReport {
             pods,
             first_event,
             all_known,
+            explained_ms: _,
         } = self;
         writeln!(f, "agent started to first event      {first_event:?}")?;
         writeln!(f, "first event to all {pods} pods known  {all_known:?}")
     }
 }
 
-/// Creates `pairs` pairs of pods with the same address and waits until the agent has looked up all of them.
+/// Creates `pairs` pairs of pods with the same address and waits until the agent has looked up all of them, and has explained each
+/// conflict.
 ///
 /// # Errors
-/// A pod cannot be created, or is not found in time.
+/// A pod cannot be created, or is not found in time, or the cause of a conflict is not.
 pub fn run(agent: &Path, pairs: u32) -> Result<LookupReport> {
     let node = Node::new("benchidentify")?;
     let mut containerd = Containerd::ptp(&node, "10.244.0.0/16")?;
@@ -53,21 +59,30 @@ pub fn run(agent: &Path, pairs: u32) -> Result<LookupReport> {
         .agent_command(agent, RUN_ARGS)
         .arg("--cni-cache-dir")
         .arg("off")
+        .arg("--ipam")
+        .arg("auto")
+        .arg("--cni-conf-dir")
+        .arg(containerd.directory().join("net.d"))
         .arg("--cri-endpoint")
         .arg(containerd.socket());
     let started = Instant::now();
     let agent = Agent::start(&node, &command)?;
     let pairs = pairs as usize;
-    let events = agent.wait_until(DEADLINE, |events| all_known_at(events).len() == pairs)?;
+    let events = agent.wait_until(DEADLINE, |events| {
+        first_with(events, has_pods).len() == pairs && first_with(events, has_cause).len() == pairs
+    })?;
     let first = events.first().context("no event")?.at;
-    let last = all_known_at(&events)
-        .into_values()
-        .max()
-        .context("no pod")?;
+    let known = first_with(&events, has_pods);
+    let last = known.into_values().max().context("no pod")?;
+    let raised = first_with(&events, |_| true);
+    let explained = first_with(&events, has_cause).into_iter();
     Ok(LookupReport {
         pods: 2 * pairs,
         first_event: first - started,
         all_known: last - first,
+        explained_ms: explained
+            .filter_map(|(address, at)| Some((at - *raised.get(&address)?).as_secs_f64() * 1e3))
+            .collect(),
     })
 }
 
@@ -103,20 +118,28 @@ pub fn run_unresponsive(agent: &Path, options: LatencyOptions) -> Result<Unrespo
     })
 }
 
-/// When each address was first reported with the pods of all claimants.
-fn all_known_at(events: &[ReceivedEvent]) -> HashMap<String, Instant> {
-    let mut known = HashMap::new();
+/// When each address was first reported with such a conflict.
+fn first_with(
+    events: &[ReceivedEvent],
+    is_such: impl Fn(&Conflict) -> bool,
+) -> HashMap<String, Instant> {
+    let mut first = HashMap::new();
     for received in events {
-        let Some(conflict) = received.event.conflict() else {
-            continue;
-        };
-        if conflict
-            .claimants
-            .iter()
-            .all(|claimant| claimant.pod.is_some())
-        {
-            known.entry(conflict.address).or_insert(received.at);
+        if let Some(conflict) = received.event.conflict().filter(&is_such) {
+            first.entry(conflict.address).or_insert(received.at);
         }
     }
-    known
+    first
+}
+
+fn has_pods(conflict: &Conflict) -> bool {
+    conflict
+        .claimants
+        .iter()
+        .all(|claimant| claimant.pod.is_some())
+}
+
+fn has_cause(conflict: &Conflict) -> bool {
+    let diagnosis = conflict.diagnosis.as_ref();
+    diagnosis.is_some_and(|diagnosis| diagnosis["cause"] != "unknown")
 }

@@ -69,6 +69,13 @@ impl Budget {
             Some(next)
         }
     }
+
+    /// Spends `tokens` at `now`, also more than are left: the bucket's new state. Such a debt is refilled first; debts do not add up.
+    #[must_use]
+    pub fn charge(self, full_at: u64, now: u64, tokens: u64) -> u64 {
+        let left = full_at.clamp(now, now.saturating_add(self.window_ns));
+        full_at.max(left.saturating_add(self.interval_ns.saturating_mul(tokens)))
+    }
 }
 
 #[cfg(test)]
@@ -96,6 +103,18 @@ mod tests {
         assert_eq!(spend_all(budget, &mut state, 5 * SECOND, 2000), 0);
         assert_eq!(spend_all(budget, &mut state, 6 * SECOND, 2000), 256);
         assert_eq!(spend_all(budget, &mut state, 100 * SECOND, 2000), 512);
+    }
+
+    #[test]
+    fn charge_may_exceed_what_is_left_and_is_refilled_first() {
+        let budget = Budget::new(512, 256);
+        let mut state = budget.charge(0, 5 * SECOND, 12);
+        assert_eq!(spend_all(budget, &mut state, 5 * SECOND, 2000), 500);
+        for _ in 0..3 {
+            state = budget.charge(state, 5 * SECOND, 256);
+        }
+        assert_eq!(spend_all(budget, &mut state, 6 * SECOND, 2000), 0);
+        assert_eq!(spend_all(budget, &mut state, 7 * SECOND, 2000), 256);
     }
 
     #[test]

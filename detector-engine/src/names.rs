@@ -1,4 +1,4 @@
-//! Enums whose values have a fixed name: one list of the values, of which both follow.
+//! Enums whose values have a fixed name: one list of the values, from which both follow.
 
 /// Defines an enum with a name for each of its values.
 macro_rules! named {

@@ -9,7 +9,7 @@ use super::{
     AnomalyEvent, Change, ChangedField, ClaimantData, ContractName, Event, ResolvedBecause,
     SubjectState,
 };
-use crate::{Pod, WallTime};
+use crate::{DiagnosisData, Pod, WallTime};
 
 /// An event about a conflict or about an anomaly. Cheap to clone; as JSON it is the event itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +194,25 @@ impl AnyEvent {
             Self::Conflict(event) => event.event_type.change,
             Self::Anomaly(event) => event.event_type.change,
         }
+    }
+
+    /// Why its subject came about, once that was looked into.
+    #[must_use]
+    pub fn diagnosis(&self) -> Option<&DiagnosisData> {
+        match self {
+            Self::Conflict(event) => event.data.diagnosis.as_deref(),
+            Self::Anomaly(event) => event.data.diagnosis.as_deref(),
+        }
+    }
+
+    /// Whether a diagnosis is still to come.
+    #[must_use]
+    pub fn awaits_diagnosis(&self) -> bool {
+        let is_diagnosed = match self {
+            Self::Conflict(event) => event.data.is_diagnosed(),
+            Self::Anomaly(event) => event.data.is_diagnosed(),
+        };
+        is_diagnosed && self.diagnosis().is_none()
     }
 
     /// Whether its subject has ended.

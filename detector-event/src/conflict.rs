@@ -135,7 +135,7 @@ pub struct ClaimantData {
     /// Why `since` is null; for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_unknown_because: Option<Cow<'static, str>>,
-    /// Present and true if it is known to be the newest claimant; then `newest_by` is present, too.
+    /// Present and true if it is known to be the newest claimant; then `newest_by` is present as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newest: bool,
     /// How that is known.
@@ -335,6 +335,12 @@ impl ConflictData {
         self.newest().is_some_and(|(newest, _)| {
             newest.allocated == Some(true) || self.traffic_goes_to.as_ref() == Some(&newest.device)
         })
+    }
+
+    /// Whether agents look for its cause.
+    #[must_use]
+    pub fn is_diagnosed(&self) -> bool {
+        self.vlan.is_none()
     }
 
     /// Whether it ended.

@@ -52,6 +52,14 @@ impl DiagnosisData {
     pub fn has_cause(&self) -> bool {
         self.cause != Cause::Unknown
     }
+
+    /// The cause in one sentence, if it is known: `ipam_state_wiped (proven): The reservations of …`. For people, not yet cleaned.
+    #[must_use]
+    pub fn cause_text(&self) -> Option<String> {
+        let (cause, confidence) = (self.cause.name(), self.confidence.name());
+        self.has_cause()
+            .then(|| format!("{cause} ({confidence}): {}", self.summary))
+    }
 }
 
 /// A fact that supports a cause.

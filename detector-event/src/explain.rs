@@ -151,7 +151,17 @@ impl Incident<'_> {
             }
             _ => {}
         }
-        // In the order of the findings.
+        for line in self.addresses_by_kind() {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+
+    pub(crate) fn anomalies(&self) -> &[&AnomalyData] {
+        &self.anomalies
+    }
+
+    /// A line for each kind, in the order of the findings: `IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2 and 216 more`.
+    pub(crate) fn addresses_by_kind(&self) -> Vec<String> {
         let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
         let conflicts = self.conflicts.iter();
         let conflicts = conflicts.map(|c| ("IP conflict".to_owned(), scoped_address(c)));
@@ -164,13 +174,14 @@ impl Incident<'_> {
                 None => kinds.push((kind, vec![address])),
             }
         }
-        for (kind, mut addresses) in kinds {
+        let lines = kinds.into_iter().map(|(kind, mut addresses)| {
             let found = counted(addresses.len(), "address", "addresses");
             let more = addresses.len().saturating_sub(NAMED);
             addresses.truncate(NAMED);
             let named = enumeration(addresses, more).unwrap_or_default();
-            let _ = writeln!(out, "  {kind}, {found}: {}", clean(&named));
-        }
+            format!("{kind}, {found}: {}", clean(&named))
+        });
+        lines.collect()
     }
 
     fn append_details(&self, out: &mut String, diagnosis: &DiagnosisData) {

@@ -48,5 +48,5 @@ pub use names::ContractName;
 pub use newest::NewestBy;
 pub use next_step::Guidance;
 pub use part::{PartReport, Role, State};
-pub use pod::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Owner, Pod, PodAnswer, Via};
+pub use pod::{MAX_PRIMARY_ADDRESSES, MAX_SECONDARY_ADDRESSES, Owner, Pod, PodAnswer, Via};
 pub use time::{Moment, WallTime};

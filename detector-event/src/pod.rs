@@ -78,9 +78,9 @@ pub struct Pod {
     /// [`MAX_PRIMARY_ADDRESSES`]. Not part of events.
     #[serde(skip)]
     pub primary_addresses: Vec<IpAddr>,
-    /// The addresses of its further interfaces, by the CNI result cache; at most [`MAX_FURTHER_ADDRESSES`]. Not part of events.
+    /// The addresses of its secondary interfaces, by the CNI result cache; at most [`MAX_SECONDARY_ADDRESSES`]. Not part of events.
     #[serde(skip)]
-    pub further_addresses: Vec<IpAddr>,
+    pub secondary_addresses: Vec<IpAddr>,
     /// Whether it was recognised by the addresses on its device alone. Not part of events.
     #[serde(skip)]
     pub is_matched_by_address: bool,
@@ -88,8 +88,8 @@ pub struct Pod {
 
 /// Most primary addresses of one pod. Kubernetes allows one of each family.
 pub const MAX_PRIMARY_ADDRESSES: usize = 16;
-/// Most addresses of the further interfaces of one pod.
-pub const MAX_FURTHER_ADDRESSES: usize = 64;
+/// Most addresses of the secondary interfaces of one pod.
+pub const MAX_SECONDARY_ADDRESSES: usize = 64;
 
 /// The workload a pod belongs to: a Deployment, a StatefulSet, ….
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ impl Pod {
             created_at: None,
             sandbox_created_at: None,
             primary_addresses: Vec::new(),
-            further_addresses: Vec::new(),
+            secondary_addresses: Vec::new(),
             is_matched_by_address: false,
         }
     }
@@ -125,7 +125,10 @@ impl Pod {
     /// What the engine compares with claims.
     #[must_use]
     pub fn to_known(&self) -> KnownPod {
-        let addresses = self.primary_addresses.iter().chain(&self.further_addresses);
+        let addresses = self
+            .primary_addresses
+            .iter()
+            .chain(&self.secondary_addresses);
         KnownPod {
             name: format!("{}/{}", self.namespace, self.name),
             sandbox: self.container_id.as_deref().map(Arc::from),

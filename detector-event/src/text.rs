@@ -8,7 +8,8 @@ use detector_engine::{ConflictScope, EvidenceKind, LeaveReason};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    AnomalyData, ClaimantData, ConflictData, clean,
+    AnomalyData, ClaimantData, ConflictData, DiagnosisData, Guidance, clean,
+    explain::incidents,
     summary::{self, scoped_address},
 };
 use crate::WallTime;
@@ -227,7 +228,7 @@ pub fn claimant_table(
     }
 }
 
-/// Appends one anomaly, with its next step and runbook.
+/// Appends one anomaly, with its cause, next step and runbook.
 pub fn anomaly_lines(out: &mut String, anomaly: &AnomalyData) {
     let _ = writeln!(
         out,
@@ -236,7 +237,36 @@ pub fn anomaly_lines(out: &mut String, anomaly: &AnomalyData) {
         clean(&anomaly.detail),
         pod_suffix(anomaly)
     );
-    if let Some(guidance) = &anomaly.guidance {
+    cause_line(out, anomaly.diagnosis.as_deref());
+    guidance_lines(out, anomaly.guidance.as_ref());
+}
+
+/// Appends anomalies: those that have one cause together, the others one by one.
+pub fn anomalies_by_cause(out: &mut String, anomalies: &[AnomalyData]) {
+    for incident in incidents(&[], anomalies) {
+        let diagnosis = incident.diagnosis();
+        match incident.anomalies() {
+            [first, _, ..] if diagnosis.is_some_and(DiagnosisData::has_cause) => {
+                for line in incident.addresses_by_kind() {
+                    let _ = writeln!(out, "{line}");
+                }
+                cause_line(out, diagnosis);
+                guidance_lines(out, first.guidance.as_ref());
+            }
+            each => each.iter().for_each(|anomaly| anomaly_lines(out, anomaly)),
+        }
+    }
+}
+
+/// Appends the cause, if it is known.
+pub fn cause_line(out: &mut String, diagnosis: Option<&DiagnosisData>) {
+    if let Some(cause) = diagnosis.and_then(DiagnosisData::cause_text) {
+        let _ = writeln!(out, "  cause: {}", clean(&cause));
+    }
+}
+
+fn guidance_lines(out: &mut String, guidance: Option<&Guidance>) {
+    if let Some(guidance) = guidance {
         let _ = writeln!(out, "  next: {}", clean(&guidance.next_step));
         let _ = writeln!(out, "  runbook: {}", clean(&guidance.runbook_url));
     }

@@ -12,7 +12,7 @@ use super::{
     objects::{ConflictSpec, Party},
     pace::Pace,
     queue::Priority,
-    report::Reported,
+    report::LastReport,
 };
 
 /// A subject that this node has, has had, or that a conflict connects with it. What only a contested one needs is boxed.
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     pub(super) claim: ClaimBelief,
     pub(super) conflict: ConflictBelief,
     pub(super) contest: Contest,
-    pub(super) reported: Option<Box<Reported>>,
+    pub(super) reported: Option<Box<LastReport>>,
     /// What the journal has.
     pub(super) memory: Option<Memory>,
     /// Whether a request was sent that may have registered it.

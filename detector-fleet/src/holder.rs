@@ -82,7 +82,7 @@ pub(super) fn write_as_leaver(
     change(current, others, cx)
 }
 
-/// Whether `change` takes away the claimant that has reported the conflict, and nobody is left to report its end.
+/// Whether `change` takes away the claimant that has reported the conflict, and no agent is left to report its end.
 pub(super) fn drops_reporter(
     current: &ConflictSpec,
     change: &ConflictWrite,

@@ -17,7 +17,7 @@ use super::{
     nodes::Nodes,
     objects::ConflictSpec,
     queue::Queue,
-    report::Reported,
+    report::LastReport,
 };
 
 /// Subjects that this node does not have, but that a conflict connects with it. Only a faulty writer comes near. A conflict takes up to
@@ -82,7 +82,7 @@ impl Protocol {
                     pair: None,
                     unconfirmed_because: None,
                 }));
-                let reported = Reported::restored((**conflict).clone(), &self.me.node);
+                let reported = LastReport::restored((**conflict).clone(), &self.me.node);
                 entry.reported = Some(Box::new(reported));
             }
             let subject = memory.subject;

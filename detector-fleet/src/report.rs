@@ -15,7 +15,7 @@ use super::{
 
 /// What was last reported as open.
 #[derive(Clone, Debug)]
-pub(super) struct Reported {
+pub(super) struct LastReport {
     pub(super) conflict: ConflictSpec,
     pub(super) is_reporter: bool,
     pub(super) began: Timestamp,
@@ -25,7 +25,7 @@ pub(super) struct Reported {
     opponents: BTreeSet<ClaimIdentity>,
 }
 
-impl Reported {
+impl LastReport {
     /// Restores the last report of the previous run of this agent, on node `me`.
     pub(super) fn restored(conflict: ConflictSpec, me: &str) -> Self {
         let opponents = others(&conflict, me).map(|c| ClaimIdentity::of(&c.party));
@@ -104,7 +104,7 @@ impl Entry {
                 began,
             })));
         }
-        self.reported = Some(Box::new(Reported {
+        self.reported = Some(Box::new(LastReport {
             conflict,
             is_reporter,
             began,

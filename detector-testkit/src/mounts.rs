@@ -25,7 +25,7 @@ pub struct PrivateMounts {
 }
 
 impl PrivateMounts {
-    /// Creates the namespace. Network namespaces that are created later appear in it, too.
+    /// Creates the namespace. Network namespaces that are created later appear in it as well.
     ///
     /// # Errors
     /// The kernel refuses; `CAP_SYS_ADMIN` is required.

@@ -1,7 +1,7 @@
 //! Named network namespaces that are removed when their value is dropped.
 //!
 //! Invariants: a name contains the id of the process that created it, so that a later run can remove leftovers of dead
-//! processes; a namespace is removed on drop, also while a panic unwinds; a thread's namespace is changed only if the thread
+//! processes; a namespace is removed on drop, even while a panic unwinds; a thread's namespace is changed only if the thread
 //! ends afterwards.
 
 mod leftovers;
@@ -185,7 +185,7 @@ impl Netns {
         Ok(thread)
     }
 
-    /// Connects to ports on the namespace's loopback, also after this value is dropped.
+    /// Connects to ports on the namespace's loopback, even after this value is dropped.
     pub(crate) fn loopback_connector(
         &self,
     ) -> Result<impl Fn(u16) -> Result<TcpStream> + Send + Sync + 'static> {

@@ -112,7 +112,7 @@ impl<S> Monitor<S> {
     }
 }
 
-/// Locks a mutex, also after a panic of another holder: the thread that panicked fails the test.
+/// Locks a mutex, even after a panic of another holder: the thread that panicked fails the test.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -131,7 +131,7 @@ enum UpperLayer {
 }
 
 impl UpperLayer {
-    /// RFC 8200 §4: a chain of headers, each of which begins with the type of the next one.
+    /// RFC 8200 §4: a chain of headers; each begins with the type of the next one.
     fn of(packet: &[u8]) -> Self {
         let mut kinds: Vec<u8> = packet.get(6).copied().into_iter().collect();
         let mut at = 40;

@@ -6,7 +6,7 @@ use detector_engine::Network;
 use detector_event::{
     ClaimData, ClaimantData, ConflictData, clean, counted,
     summary::scope,
-    text::{Claimants, Colour, anomaly_lines, claimant_table, conflict_table, reasons},
+    text::{Claimants, Colour, anomaly_lines, cause_line, claimant_table, conflict_table, reasons},
 };
 use serde_json::{Value, json};
 
@@ -93,6 +93,7 @@ fn append_answer(text: &mut String, answer: &AgentAnswer, colour: Colour) {
     let conflicts = &answer.overview.conflicts;
     for conflict in conflicts {
         conflict_table(text, conflict, Claimants::WithSince, colour);
+        cause_line(text, conflict.diagnosis.as_deref());
         if let Some(guidance) = &conflict.guidance {
             let _ = writeln!(text, "  next: {}", clean(&guidance.next_step));
             let _ = writeln!(text, "  runbook: {}", clean(&guidance.runbook_url));

@@ -283,7 +283,7 @@ fn node_that_cannot_be_asked_is_named_and_makes_the_result_inconclusive() {
     assert_eq!(code, 2);
     assert_eq!(document["nodes_without_agent"], json!(["bare"]));
     assert_eq!(document["incomplete"].as_array().unwrap().len(), 4);
-    // A conflict is one all the same.
+    // A conflict still is one.
     let specs = ["vetha", "vethb"].map(|name| PodSpec::new(name).address("10.244.2.12/32"));
     let _pods = cluster.node(0).add_pods(&specs).unwrap();
     cluster.agent(0).wait_raised("10.244.2.12").unwrap();

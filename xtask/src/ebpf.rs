@@ -41,7 +41,7 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     process::run(&mut command(workspace)?).context("the eBPF programs did not compile")?;
     let built = target.join(TARGET).join("release");
     let object = target.join("detector-ebpf.o");
-    install(&built.join(EMPTY), &beside(&object))?;
+    install(&built.join(EMPTY), &empty_object(&object))?;
     install(&built.join(PACKAGE), &object)?;
     Ok(object)
 }
@@ -51,11 +51,11 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
 /// # Errors
 /// As [`build`].
 pub(crate) fn build_empty(workspace: &Workspace) -> Result<PathBuf> {
-    Ok(beside(&build(workspace)?))
+    Ok(empty_object(&build(workspace)?))
 }
 
-/// The object of the empty program beside that of the agent's programs.
-fn beside(object: &Path) -> PathBuf {
+/// The object of the empty program, next to that of the agent's programs.
+fn empty_object(object: &Path) -> PathBuf {
     object.with_file_name(EMPTY).with_extension("o")
 }
 
@@ -97,7 +97,7 @@ fn install(from: &Path, to: &Path) -> Result<()> {
     write_if_changed(&stripped, to)
 }
 
-/// Removes DWARF, most of the object's size, which the compiler writes beside the BTF that the kernel needs.
+/// Removes DWARF, most of the object's size, which the compiler writes in addition to the BTF that the kernel needs.
 fn without_dwarf(built: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(built)?;
     for section in object.sections.iter_mut() {

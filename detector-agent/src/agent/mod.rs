@@ -1,17 +1,4 @@
-//! Assembles the agent from its parts, starts them and stops them.
-//!
-//! ```text
-//! main thread (tokio)        signals, pod lookups, senders of the sinks
-//! thread "event-loop"        kernel → engine → events; never blocks
-//! thread "kernel-worker"     attaches programs and takes snapshots; may wait for kernel locks
-//! thread "first-read"        reads the node while the programs are loaded
-//! thread "ipam"              reads IPAM allocations; may wait for a disk or an API
-//! thread "fleet"             compares addresses across nodes; may wait for an API
-//! thread "outbox"            stores events before they are sent; waits for the disk
-//! thread "persist"           persists what is open; waits for the disk
-//! thread "http"              HTTP endpoints for clients on the node; a slow client delays nothing else
-//! thread "http-remote"       the same for all other clients
-//! ```
+//! Assembles the agent from its parts, starts them and stops them. Its threads are listed in ARCHITECTURE.md.
 //!
 //! Every thread is started by [`threads::spawn`].
 
@@ -29,12 +16,12 @@ use tracing::{info, warn};
 
 use crate::{
     cli::RunArgs,
-    diagnosis::{self, Collector, PoolHistory},
+    diagnosis::{self, Collector, PoolHistory, Watched},
     event_loop::{
         Core, EventLoop, EventLoopHandle, FleetFeed, Inputs, LoopMessage, Outputs, Readiness,
         Reporter,
     },
-    fleet::{self, Feed},
+    fleet::{self, ClaimSelector},
     health::{Health, SourceHealth},
     http::{self, Endpoints, HttpError},
     ipam,
@@ -160,15 +147,16 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let settings = &args.common.pods;
     let kube = KubeClient::new(settings.kube);
     let sources = PodSources::new(settings, &node, kube.clone());
+    let plugins = sources.plugins();
     pods.announce(&sources);
     let lines_part = lines.is_some().then(|| health.part(Role::Sink, "lines"));
     let mut reporter = Reporter::new(maker, names, lines, Arc::clone(&metrics));
     if let Some(part) = lines_part {
-        reporter.show_lines(part);
+        reporter.report_lines_health(part);
     }
     let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
     reporter.add_sink(Box::new(diagnosis));
-    let feed = sinks::Feed::default();
+    let feed = sinks::EventFeed::default();
     reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
         reporter.add_sink(sink);
@@ -211,8 +199,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let fleet = fleet::start(&args.fleet, around, emit).map_err(AgentError::Start)?;
     let fleet_feed = fleet.as_ref().map(|fleet| {
         let shared = &args.common.allow;
-        let feed = Feed::new([shared.as_slice(), &args.fleet.fleet_exclude].concat());
-        FleetFeed::new(feed, fleet.inbox.clone(), Arc::clone(&pods))
+        let claims = ClaimSelector::new([shared.as_slice(), &args.fleet.fleet_exclude].concat());
+        FleetFeed::new(claims, fleet.inbox.clone(), Arc::clone(&pods))
     });
     let (ring, kernel_counters) = kernel.ring.unzip();
     let outputs = Outputs {
@@ -265,8 +253,14 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             history.note(&update);
             handle.send(LoopMessage::Pool(update))
         };
-        let settings = args.common.ipam.clone();
+        let (settings, kube) = (args.common.ipam.clone(), kube.clone());
         ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
+    };
+    let watched = Watched {
+        pods: Arc::clone(&pods),
+        plugins,
+        pools: history,
+        blocks: ipam.blocks(),
     };
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("ipam", move || {
@@ -295,7 +289,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     })?;
     let diagnosed = handle.clone();
     let collector =
-        Collector::new(&args.common.ipam, settings, pods, history).map_err(AgentError::Start)?;
+        Collector::new(&args.common.ipam, settings, kube, watched).map_err(AgentError::Start)?;
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("diagnosis", move || {
         let emit = move |id, address, is_news| {
@@ -348,7 +342,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 fn take_lock(args: &RunArgs, selector: &DeviceSelector) -> Result<Instance, AgentError> {
     Instance::take(&args.lock.run_dir).map_err(|error| match error {
         InstanceError::Taken(_) => error.into(),
-        // Without privileges the directory is out of reach, too; then it is the capability that has to be named.
+        // Without privileges the directory is out of reach as well; the error has to name the capability.
         error => kernel::check_privileges(args, selector)
             .err()
             .unwrap_or_else(|| error.into()),

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_sink_is_named_beside_the_result() {
+    fn failed_sink_is_named_after_the_result() {
         let status = AgentStatus::sample(true, Some(1), &[(Role::Sink, State::Failed)]);
         let overview = Overview {
             node: "n".to_owned(),

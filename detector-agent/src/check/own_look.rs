@@ -23,11 +23,11 @@ use super::{
 };
 use crate::{
     cli::CommonArgs,
-    diagnosis::{Collector, Finding},
+    diagnosis::{Collector, Finding, Watched},
     ipam,
     kube_client::KubeClient,
     observe::netlink::{BoundedSnapshot, DeviceSelector, NetlinkReader, Omitted, ReadError},
-    pods::{self, PodDirectory, PodSources},
+    pods::{self, PluginPods, PodDirectory, PodSources},
     process::{clock, node},
 };
 
@@ -64,6 +64,7 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
         omitted,
         ipam,
         pods,
+        plugins,
     } = state;
     let conflicts = engine.view().conflicts(now);
     let moment = clock::moment();
@@ -95,7 +96,11 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
         ipam,
         impaired: Vec::new(),
     };
-    Ok(Look { findings, pods })
+    Ok(Look {
+        findings,
+        pods,
+        plugins,
+    })
 }
 
 /// What one look found.
@@ -103,16 +108,22 @@ pub(super) struct Look {
     pub(super) findings: Findings,
     /// The pods of the devices that are involved.
     pub(super) pods: Arc<PodDirectory>,
+    plugins: Arc<PluginPods>,
 }
 
 impl Look {
-    /// Adds why everything was found, as far as one look can tell: nobody saw what was deleted.
+    /// Adds why everything was found, as far as one look can show it: what was deleted before is unknown.
     ///
     /// # Errors
     /// If the system refuses basic resources.
     pub(super) fn explain(&mut self, args: &CommonArgs) -> io::Result<()> {
-        let pods = Arc::clone(&self.pods);
-        let mut collector = Collector::new(&args.ipam, &args.pods, pods, Arc::default())?;
+        let watched = Watched {
+            pods: Arc::clone(&self.pods),
+            plugins: Arc::clone(&self.plugins),
+            ..Watched::default()
+        };
+        let kube = KubeClient::new(args.pods.kube);
+        let mut collector = Collector::new(&args.ipam, &args.pods, kube, watched)?;
         let due = Instant::now();
         let explanations = Explanations::default();
         for conflict in &mut self.findings.conflicts {
@@ -154,6 +165,7 @@ struct NodeState {
     omitted: Omitted,
     ipam: Vec<String>,
     pods: Arc<PodDirectory>,
+    plugins: Arc<PluginPods>,
 }
 
 fn read_node(args: &CommonArgs, node: &str) -> Result<NodeState, CheckError> {
@@ -217,6 +229,7 @@ fn read_node(args: &CommonArgs, node: &str) -> Result<NodeState, CheckError> {
         engine.view().devices()
     };
     let sources = PodSources::new(settings, node, kube);
+    let plugins = sources.plugins();
     let (pods, found) =
         pods::resolve_once(devices, sources, limit).map_err(CheckError::PodLookup)?;
     let known = PodsKnown {
@@ -237,6 +250,7 @@ fn read_node(args: &CommonArgs, node: &str) -> Result<NodeState, CheckError> {
         omitted,
         ipam: allocations.summaries,
         pods,
+        plugins,
     })
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use detector_client::Gap;
 use detector_event::{
     AnomalyData, ConflictData, WallTime, clean,
-    text::{Claimants, Colour, anomaly_lines, conflict_table, reasons},
+    text::{Claimants, Colour, anomalies_by_cause, cause_line, conflict_table, reasons},
 };
 use serde_json::{Value, json};
 
@@ -120,6 +120,7 @@ impl Findings {
         for conflict in &self.conflicts {
             text.push('\n');
             conflict_table(&mut text, conflict, Claimants::Plain, colour);
+            cause_line(&mut text, conflict.diagnosis.as_deref());
             if let Some(guidance) = &conflict.guidance {
                 let _ = writeln!(text, "  next: {}", clean(&guidance.next_step));
             }
@@ -179,9 +180,7 @@ impl Findings {
             let anomalies = anomalies_text(self.anomalies.len());
             let _ = writeln!(text, "\n{anomalies} (no conflict yet):");
         }
-        for anomaly in &self.anomalies {
-            anomaly_lines(text, anomaly);
-        }
+        anomalies_by_cause(text, &self.anomalies);
         for summary in &self.ipam {
             let _ = writeln!(text, "ipam: {}", clean(summary));
         }
@@ -221,6 +220,9 @@ fn remove_unknown(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use detector_engine::diagnosis::Cause;
     use detector_event::samples;
 
     use super::*;
@@ -269,6 +271,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn drifts_of_one_cause_are_one_block() {
+        let wiped = Arc::new(samples::diagnosis(Cause::IpamStateWiped, 218));
+        let drift = |n: u8, diagnosis: Option<&Arc<_>>| AnomalyData {
+            diagnosis: diagnosis.cloned(),
+            ..samples::drift(&format!("10.0.0.{n}")).data
+        };
+        let mut anomalies: Vec<_> = (1..=218).map(|n| drift(n, Some(&wiped))).collect();
+        anomalies.push(drift(219, None));
+        let findings = Findings {
+            anomalies,
+            ..findings(agent())
+        };
+        let text = findings.text(Colour::Off);
+        let blocks: Vec<_> = text.lines().filter(|line| line.contains("drift")).collect();
+        assert_eq!(blocks.len(), 2, "{text}");
+        assert!(
+            blocks[0].starts_with("IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2, ")
+                && blocks[0].ends_with(" and 208 more"),
+            "{text}"
+        );
+        assert_eq!(
+            text.matches("\n  cause: ipam_state_wiped (proven): ")
+                .count(),
+            1
+        );
+        assert!(text.lines().count() < 20, "{text}");
     }
 
     #[test]

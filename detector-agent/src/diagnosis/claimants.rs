@@ -31,6 +31,39 @@ pub(super) fn of_conflict(
     }
 }
 
+/// A claimant on another node, whose files and sandboxes are out of reach.
+pub(super) fn on_other_node(
+    claimant: &ClaimantData,
+    pod: Option<&Pod>,
+    address: IpAddr,
+) -> ClaimantFacts {
+    const OUT_OF_REACH: &str = "it is on another node";
+    let device = format!("{} on {}", claimant.device, claimant.node);
+    let what = |what: &str| format!("{what} {device}");
+    ClaimantFacts {
+        pod: match pod {
+            Some(pod) => Known::Value(pod_facts(pod), source_of(pod)),
+            None => not_checked(what("the pod of"), OUT_OF_REACH),
+        },
+        bridge: None,
+        node: claimant.node.clone(),
+        sandbox: not_checked(what("the sandbox of"), OUT_OF_REACH),
+        cni_results: not_checked(what("the CNI results of"), OUT_OF_REACH),
+        assignment: match claimant
+            .evidence
+            .iter()
+            .any(|e| e.kind == EvidenceKind::Address)
+        {
+            true => assignment(claimant, address),
+            false => not_checked(what("the address in the namespace of"), OUT_OF_REACH),
+        },
+        allocated_addresses: not_checked(what("the allocations of"), OUT_OF_REACH),
+        evidence: claimant.evidence.iter().map(|e| e.kind).collect(),
+        has_permanent_neighbour: false,
+        device,
+    }
+}
+
 /// The pod that an anomaly is about.
 pub(super) fn of_anomaly(
     data: &AnomalyData,
@@ -92,7 +125,7 @@ fn pod_facts(pod: &Pod) -> PodFacts {
             kind: owner.kind.clone(),
             name: owner.name.clone(),
         }),
-        vip_label: None,
+        vip_label: vip_label(pod),
         is_running: !pod.terminating,
         addresses: match pod.via {
             // Otherwise they are the runtime's or the plugin's, which are facts of their own.
@@ -107,11 +140,19 @@ fn pod_facts(pod: &Pod) -> PodFacts {
     }
 }
 
+/// A label that names software for virtual IPs, among those of --pod-labels.
+fn vip_label(pod: &Pod) -> Option<String> {
+    const SOFTWARE: [&str; 3] = ["keepalived", "kube-vip", "metallb"];
+    let mut labels = pod.labels.iter();
+    let label = labels.find(|(_, value)| SOFTWARE.iter().any(|name| value.contains(name)))?;
+    Some(format!("{}={}", label.0, label.1))
+}
+
 fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {
     let mut evidence = claimant.evidence.iter();
     let assigned = evidence.find(|e| {
-        let is_on_further_interface = matches!(e.detail, Some(EvidenceDetail::OnInterface(_)));
-        e.kind == EvidenceKind::Address && !is_on_further_interface
+        let is_on_internal_interface = matches!(e.detail, Some(EvidenceDetail::OnInterface(_)));
+        e.kind == EvidenceKind::Address && !is_on_internal_interface
     });
     if let Some(assigned) = assigned {
         let since = assigned.first_seen.and_then(unix);

@@ -3,31 +3,28 @@
 use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
 
 use detector_engine::{
-    AnomalyKind, ConflictScope, IfIndex,
-    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, Source},
+    AnomalyKind, ConflictKind, ConflictScope, IfIndex,
+    diagnosis::{ClaimantFacts, Facts, FindingKind, Known, NodeRange, PoolFacts, Source, UnixTime},
 };
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
 use super::{
-    PoolHistory, claimants,
+    PoolHistory,
+    claimants::{self, unix},
     files::not_checked,
-    node,
-    pool::PoolReader,
+    node, nodes, plugins,
+    pool::{Candidate, PoolReader},
+    requests::Requests,
     results,
     routing::{Routing, RoutingFacts},
     sandboxes::Sandboxes,
+    versions::Versions,
 };
 use crate::{
-    ipam::IpamSettings,
-    pods::{IS_THE_NODE, PathSetting, PodDirectory, PodLookupSettings, SandboxList},
+    ipam::{IpamSettings, calico::FollowedBlocks},
+    kube_client::KubeClient,
+    pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
-
-/// The anomalies that are explained.
-const EXPLAINED: [AnomalyKind; 3] = [
-    AnomalyKind::IpamDrift,
-    AnomalyKind::GatewayUnresolved,
-    AnomalyKind::RouteAstray,
-];
 
 /// What is to be explained.
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +52,29 @@ struct Subject<'e> {
     /// The gateway that the pod asks for.
     gateway: Option<IpAddr>,
     node: &'e str,
-    /// The pods with the ids of their sandboxes, without the node itself.
-    claimants: Vec<(ClaimantFacts, Option<String>)>,
+    /// The pods, without the node itself.
+    claimants: Vec<Candidate>,
     /// The index of the claimant that had the address last.
     newest: Known<usize>,
     /// The routes of the kernel, or why they are not known.
     routing: Result<Routing, String>,
+    /// The Nodes whose podCIDR has the address.
+    nodes: Known<Vec<NodeRange>>,
+    /// When the address last moved by an announcement.
+    moved_at: Known<UnixTime>,
+}
+
+const MOVES: &str = "moves of the address by announcements";
+/// Why a fact is not collected.
+const NOT_NEEDED: &str = "no cause of this finding depends on it";
+
+/// What other threads keep up to date.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) pods: Arc<PodDirectory>,
+    pub(crate) plugins: Arc<PluginPods>,
+    pub(crate) pools: Arc<PoolHistory>,
+    pub(crate) blocks: Arc<FollowedBlocks>,
 }
 
 /// Collects facts on this node.
@@ -70,7 +84,9 @@ pub(crate) struct Collector {
     sandboxes: Sandboxes,
     /// The CNI result cache; `None` if it is not used.
     results: Option<PathBuf>,
-    history: Arc<PoolHistory>,
+    plugins: Arc<PluginPods>,
+    requests: Requests,
+    versions: Versions,
 }
 
 impl Collector {
@@ -81,18 +97,40 @@ impl Collector {
     pub(crate) fn new(
         ipam: &IpamSettings,
         settings: &PodLookupSettings,
-        pods: Arc<PodDirectory>,
-        history: Arc<PoolHistory>,
+        kube: Option<KubeClient>,
+        watched: Watched,
     ) -> io::Result<Self> {
         Ok(Self {
-            sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&pods)),
-            pools: PoolReader::new(ipam, pods),
+            sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&watched.pods)),
+            pools: PoolReader::new(ipam, &watched),
             results: match &settings.cni_cache_dir {
                 PathSetting::At(directory) => Some(directory.clone()),
                 PathSetting::Off => None,
             },
-            history,
+            plugins: watched.plugins,
+            versions: Versions::default(),
+            requests: Requests::new(kube)?,
         })
+    }
+
+    /// With a runtime that lists these sandboxes, whether or not each is ready.
+    #[cfg(test)]
+    pub(super) fn with_sandboxes(mut self, listed: crate::pods::ListedSandboxes) -> Self {
+        self.sandboxes = self.sandboxes.listing(listed);
+        self
+    }
+
+    /// When [`Self::look`] is to be called next.
+    pub(super) fn next_look(&self) -> Instant {
+        self.versions.due()
+    }
+
+    /// Reads what has to be known from before a finding.
+    pub(super) fn look(&mut self) {
+        match self.pools.is_any_in_datastore() {
+            true => self.versions.refresh(Instant::now(), &mut self.requests),
+            false => self.versions.skip(),
+        }
     }
 
     /// The facts at `due` or later; `None` if findings of this kind are not explained.
@@ -103,14 +141,25 @@ impl Collector {
             Finding::Conflict(data) => self.conflict(data)?,
             Finding::Anomaly(data) => self.anomaly(data)?,
         };
-        Some(self.collect(subject))
+        Some(self.collect(subject, due))
     }
 
     fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if data.scope != ConflictScope::Node || data.vlan.is_some() {
+        if !data.is_diagnosed() {
             return None;
         }
-        let device = data.present().find(|claimant| !is_node(claimant));
+        let mut own = data
+            .present()
+            .filter(|claimant| is_on(claimant, &data.node));
+        let device = own.find(|claimant| !is_node(claimant));
+        let nodes = match data.scope {
+            ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
+            ConflictScope::Fleet => nodes::with_range(
+                data.present().map(|claimant| claimant.node.as_str()),
+                data.address.into(),
+                &mut self.requests,
+            ),
+        };
         Some(Subject {
             finding: FindingKind::Conflict(data.kind),
             address: data.address,
@@ -119,12 +168,33 @@ impl Collector {
             claimants: self.conflict_claimants(data),
             newest: newest(data),
             routing: Routing::around(device.map(|claimant| claimant.ifindex)),
+            nodes,
+            moved_at: moved_at(data),
         })
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
-        let device = data.device.as_deref();
-        let device = device.filter(|_| data.vlan.is_none() && EXPLAINED.contains(&data.kind))?;
+        if !data.is_diagnosed() {
+            return None;
+        }
+        if let Some(range) = data.range {
+            return Some(Subject {
+                finding: FindingKind::Anomaly(data.kind),
+                address: data.address,
+                gateway: None,
+                node: &data.node,
+                claimants: Vec::new(),
+                newest: Known::Absent(Source::Engine),
+                routing: Err(NOT_NEEDED.to_owned()),
+                nodes: nodes::with_range(
+                    data.nodes.iter().map(String::as_str),
+                    range,
+                    &mut self.requests,
+                ),
+                moved_at: not_checked(MOVES, NOT_NEEDED),
+            });
+        }
+        let device = data.device.as_deref()?;
         let pod = self.pod_on(data.ifindex, data.pod.as_ref());
         let mut routing = Routing::around(data.ifindex);
         let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);
@@ -136,15 +206,16 @@ impl Collector {
             bridge: routing.as_ref().ok().and_then(Routing::bridge),
             ..claimants::of_anomaly(data, pod.as_deref(), device, &mut self.sandboxes)
         };
-        let sandbox = pod.as_ref().and_then(|pod| pod.container_id.clone());
         Some(Subject {
             finding: FindingKind::Anomaly(data.kind),
             address,
             gateway,
             node: &data.node,
-            claimants: vec![(holder, sandbox)],
+            claimants: vec![Candidate::new(holder, pod.as_deref())],
             newest: Known::Absent(Source::Engine),
             routing,
+            nodes: not_checked("the podCIDRs of other nodes", NOT_NEEDED),
+            moved_at: not_checked(MOVES, NOT_NEEDED),
         })
     }
 
@@ -154,19 +225,36 @@ impl Collector {
         now.or(known).map(Arc::clone)
     }
 
-    /// The present claimants with their sandboxes' ids, without the node itself.
-    fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<(ClaimantFacts, Option<String>)> {
+    /// The present claimants, without the node itself.
+    fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<Candidate> {
         let pods = data.present().filter(|claimant| !is_node(claimant));
         pods.map(|claimant| {
+            if !is_on(claimant, &data.node) {
+                let facts = self.on_other_node(claimant, data.address);
+                return Candidate::new(facts, claimant.pod.as_deref());
+            }
             let pod = self.pod_on(Some(claimant.ifindex), claimant.pod.as_ref());
             let facts =
                 claimants::of_conflict(claimant, pod.as_deref(), data.address, &mut self.sandboxes);
-            (facts, pod.and_then(|pod| pod.container_id.clone()))
+            Candidate::new(facts, pod.as_deref())
         })
         .collect()
     }
 
-    fn collect(&mut self, subject: Subject<'_>) -> Facts {
+    /// A claimant on another node, of which the API server alone knows something.
+    fn on_other_node(&mut self, claimant: &ClaimantData, address: IpAddr) -> ClaimantFacts {
+        let pod = claimant.pod.as_deref();
+        let mut facts = claimants::on_other_node(claimant, pod, address);
+        if let (Known::Value(known, _), Some(pod)) = (&mut facts.pod, pod) {
+            match nodes::addresses_of_pod(pod, &mut self.requests) {
+                Ok(addresses) => known.addresses = addresses,
+                Err(why) => facts.pod = not_checked(format!("pod {}", known.name), why),
+            }
+        }
+        facts
+    }
+
+    fn collect(&mut self, subject: Subject<'_>, due: Instant) -> Facts {
         let Subject {
             finding,
             address,
@@ -175,10 +263,21 @@ impl Collector {
             mut claimants,
             newest,
             routing,
+            nodes,
+            moved_at,
         } = subject;
-        let pool = self.pools.find(address);
-        for (claimant, sandbox) in &mut claimants {
-            let (Some(sandbox), Some(directory)) = (sandbox, &self.results) else {
+        let pool = match claimants.is_empty() {
+            true => Err(NOT_NEEDED.to_owned()),
+            false => self.pools.find(address, node, &mut self.requests),
+        };
+        for Candidate {
+            facts: claimant,
+            sandbox,
+            ..
+        } in &mut claimants
+        {
+            let is_here = claimant.node.is_empty() || claimant.node == node;
+            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
                 continue;
             };
             // The runtime lists a sandbox once all of its networks are set up; before, a result that is missing means nothing.
@@ -196,7 +295,7 @@ impl Collector {
         let what = "networks with overlapping ranges";
         let (pool, overlapping_networks) = match pool {
             Ok(pool) => {
-                let facts = pool.facts(address, &claimants, self.pools.pods(), &self.history);
+                let facts = pool.facts(address, &claimants, self.pools.pods());
                 let overlapping = self.pools.overlapping(pool.network());
                 (Known::Value(facts, self.pools.source()), overlapping)
             }
@@ -210,13 +309,15 @@ impl Collector {
             let sandbox = self.sandboxes.of(&pod);
             Some((pod, sandbox))
         });
-        let not_collected = "it is not collected";
+        if pool.value().is_some_and(PoolFacts::is_calico) {
+            self.versions.refresh(due, &mut self.requests);
+        }
         Facts {
             finding,
             address,
             claimants: claimants
                 .into_iter()
-                .map(|(claimant, _)| claimant)
+                .map(|claimant| claimant.facts)
                 .collect(),
             newest,
             pool,
@@ -225,11 +326,12 @@ impl Collector {
                 node,
                 self.pools.cni_configuration(),
                 self.sandboxes.runtime_started(),
+                plugins::starts(&self.plugins),
             ),
             node_address: routing.node_address,
-            moved_at: not_checked("moves of the address by announcements", not_collected),
-            nodes_with_range: not_checked("the podCIDRs of other nodes", not_collected),
-            resource_versions: not_checked("resource versions of the API server", not_collected),
+            moved_at,
+            nodes_with_range: nodes,
+            resource_versions: self.versions.facts(),
             route: routing.route,
             gateway_route: routing.gateway_route,
             gateway_on_node: routing.gateway_on_node,
@@ -247,6 +349,20 @@ fn address_of(
     let given = pod.into_iter().flat_map(|pod| &pod.primary_addresses);
     let given = given.copied().find(|given| given.is_ipv4() == is_ipv4);
     given.or_else(|| routing.as_mut().ok()?.address_of_pod(is_ipv4))
+}
+
+/// An address that flaps has moved several times shortly before; moves of others are not noted.
+fn moved_at(data: &ConflictData) -> Known<UnixTime> {
+    let at = unix(data.raised_at).filter(|_| data.kind == ConflictKind::Flapping);
+    match at {
+        Some(at) => Known::Value(at, Source::Engine),
+        None => not_checked(MOVES, "only those of allowed addresses are noted"),
+    }
+}
+
+/// Whether it is on this node, whose name events of an earlier version do not repeat.
+fn is_on(claimant: &ClaimantData, node: &str) -> bool {
+    claimant.node.is_empty() || claimant.node == node
 }
 
 fn is_node(claimant: &ClaimantData) -> bool {

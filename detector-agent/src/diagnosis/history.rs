@@ -4,6 +4,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -24,7 +25,9 @@ pub(crate) struct PoolHistory(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Each pool as it was read last.
+    /// Each pool as it was read last, even if not completely.
+    newest: HashMap<PoolId, Arc<Pool>>,
+    /// Each pool as it was read completely.
     pools: HashMap<PoolId, Arc<Pool>>,
     /// The places of pools, and what was deleted there.
     removals: VecDeque<(String, Removal)>,
@@ -34,6 +37,9 @@ impl PoolHistory {
     /// A pool was read or removed.
     pub(crate) fn note(&self, update: &PoolUpdate) {
         let mut seen = self.lock();
+        if let PoolUpdate::Read(pool, _) = update {
+            seen.newest.insert(pool.id, Arc::clone(pool));
+        }
         match update {
             PoolUpdate::Read(pool, _) if pool.completeness != Completeness::Unknown => {
                 let before = seen.pools.insert(pool.id, Arc::clone(pool));
@@ -42,10 +48,20 @@ impl PoolHistory {
                 }
             }
             PoolUpdate::Gone(id) => {
+                seen.newest.remove(id);
                 seen.pools.remove(id);
             }
             PoolUpdate::Read(..) | PoolUpdate::Found(_) => {}
         }
+    }
+
+    /// The pool of a network, preferably one that has allocated the address, as it was read last.
+    pub(super) fn pool(&self, network: &str, address: IpAddr) -> Option<Arc<Pool>> {
+        let seen = self.lock();
+        let pools = seen.newest.values();
+        let pools = pools.filter(|pool| pool.source.network == network);
+        let best = pools.max_by_key(|pool| pool.allocated.contains_key(&address));
+        best.map(Arc::clone)
     }
 
     /// What was deleted at a place.

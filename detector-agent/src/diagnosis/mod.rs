@@ -14,11 +14,17 @@ mod collect;
 mod files;
 mod history;
 mod node;
+mod nodes;
+mod plugins;
 mod pool;
 mod queue;
+mod requests;
 mod results;
 mod routing;
 mod sandboxes;
+#[cfg(test)]
+mod tests;
+mod versions;
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -26,8 +32,9 @@ use detector_event::{Explanation, Explanations, SubjectId};
 
 use crate::metrics::Metrics;
 
-pub(crate) use collect::{Collector, Finding};
+pub(crate) use collect::{Collector, Finding, Watched};
 pub(crate) use history::PoolHistory;
+use queue::Next;
 pub(crate) use queue::{Findings, queue};
 
 /// Explains what is queued, until the sink is dropped. `emit` gets each conflict or anomaly that was explained, its address, and whether
@@ -39,7 +46,15 @@ pub(crate) fn run(
     metrics: &Metrics,
     mut emit: impl FnMut(SubjectId, IpAddr, bool),
 ) {
-    while let Some((event, due)) = findings.next() {
+    loop {
+        let (event, due) = match findings.next(collector.next_look()) {
+            Next::Finding(event, due) => (event, due),
+            Next::Look => {
+                collector.look();
+                continue;
+            }
+            Next::Closed => return,
+        };
         let id = event.subject_id();
         let Some(facts) = collector.facts((&event).into(), due) else {
             continue;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use detector_engine::diagnosis::{Known, NodeFacts, UnixTime};
+use detector_engine::diagnosis::{Known, NodeFacts, PluginStart, UnixTime};
 
 use super::files::{birth, not_checked, source};
 
@@ -10,6 +10,7 @@ pub(super) fn facts(
     name: &str,
     cni_configuration: &Path,
     runtime_started: Known<UnixTime>,
+    plugin_starts: Known<Vec<PluginStart>>,
 ) -> NodeFacts {
     NodeFacts {
         name: name.to_owned(),
@@ -19,7 +20,7 @@ pub(super) fn facts(
         etc_cni_born: birth(cni_configuration),
         opt_cni_born: birth(Path::new("/opt/cni")),
         var_lib_cni_born: birth(Path::new("/var/lib/cni")),
-        plugin_starts: not_checked("the starts of the network plugin", "they are not collected"),
+        plugin_starts,
     }
 }
 

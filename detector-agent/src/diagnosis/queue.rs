@@ -35,19 +35,19 @@ impl Finding {
 
 /// The findings that wait. Bounded by what is open at once.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingFindings {
     findings: BTreeMap<SubjectId, Finding>,
     is_closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFindings>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingFindings> {
         // A panic while it was held leaves at worst a finding that is not explained.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +76,7 @@ pub(crate) fn queue(explanations: Arc<Explanations>) -> (DiagnosisSink, Findings
 }
 
 impl EventSink for DiagnosisSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         let id = event.subject_id();
         let mut waiting = self.shared.lock();
         let known = waiting.findings.remove(&id);
@@ -92,8 +92,8 @@ impl EventSink for DiagnosisSink {
         self.shared.changed.notify_one();
     }
 
-    fn show(&mut self, state: &AnyEvent) {
-        self.offer(state);
+    fn on_current_state(&mut self, state: &AnyEvent) {
+        self.on_event(state);
     }
 }
 
@@ -104,34 +104,38 @@ impl Drop for DiagnosisSink {
     }
 }
 
+/// What there is to do.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Explain a finding, and when it was due.
+    Finding(AnyEvent, Instant),
+    /// It is time to look at what later findings may depend on.
+    Look,
+    /// The sink was dropped.
+    Closed,
+}
+
 impl Findings {
-    /// The next finding to explain, and when it was due; waits for one. `None` once the sink is dropped.
-    pub(crate) fn next(&self) -> Option<(AnyEvent, Instant)> {
+    /// Waits for the next finding, until it is time to look.
+    pub(super) fn next(&self, look: Instant) -> Next {
         let mut waiting = self.0.lock();
         loop {
             if waiting.is_closed {
-                return None;
+                return Next::Closed;
             }
+            let now = Instant::now();
             let next = waiting.findings.iter().map(|(id, f)| (f.due(), *id)).min();
-            let wait = next.map(|(due, _)| due.saturating_duration_since(Instant::now()));
-            let waited = match (wait, next) {
-                (Some(Duration::ZERO), Some((due, id))) => {
-                    let finding = waiting.findings.remove(&id)?;
-                    return Some((finding.event, due));
-                }
-                (Some(wait), _) => {
-                    let waited = self.0.changed.wait_timeout(waiting, wait);
-                    waited
-                        .map(|(waiting, _)| waiting)
-                        .map_err(|e| e.into_inner().0)
-                }
-                (None, _) => self
-                    .0
-                    .changed
-                    .wait(waiting)
-                    .map_err(PoisonError::into_inner),
-            };
-            waiting = waited.unwrap_or_else(|waiting| waiting);
+            if let Some((due, id)) = next.filter(|(due, _)| *due <= now)
+                && let Some(finding) = waiting.findings.remove(&id)
+            {
+                return Next::Finding(finding.event, due);
+            }
+            if look <= now {
+                return Next::Look;
+            }
+            let until = next.map_or(look, |(due, _)| due.min(look));
+            let waited = self.0.changed.wait_timeout(waiting, until - now);
+            waiting = waited.map_or_else(|e| e.into_inner().0, |(waiting, _)| waiting);
         }
     }
 }

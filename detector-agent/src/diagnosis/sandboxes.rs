@@ -31,6 +31,14 @@ impl Sandboxes {
         }
     }
 
+    /// With a runtime that lists these, whether or not each is ready.
+    #[cfg(test)]
+    pub(super) fn listing(mut self, listed: ListedSandboxes) -> Self {
+        let never = Instant::now() + std::time::Duration::from_hours(1);
+        self.known = Some((never, Ok(listed)));
+        self
+    }
+
     /// What was read before `due` is read again.
     pub(super) fn refresh(&mut self, due: Instant) {
         self.known.take_if(|(read_at, _)| *read_at < due);

@@ -117,7 +117,7 @@ impl Core {
         // Restored anomalies are open already and have no event.
         core.set_anomalies_active();
         for anomaly in core.engine.view().anomalies() {
-            core.outputs.reporter.show(&anomaly);
+            core.outputs.reporter.report_state(&anomaly);
         }
         core
     }
@@ -168,7 +168,7 @@ impl Core {
         self.recheck_fleet_pods(&update);
         // An anomaly has no event when its pod becomes known, and its series names the pod.
         for anomaly in self.engine.view().anomalies_held_by(&update.pods) {
-            self.outputs.reporter.show(anomaly);
+            self.outputs.reporter.report_state(anomaly);
         }
     }
 
@@ -274,7 +274,7 @@ fn kind(observation: &Observation) -> Option<&'static str> {
         Observation::Neighbour(_) | Observation::NeighbourGone(..) => Some("neighbour"),
         Observation::Fdb(_) | Observation::FdbGone(_) => Some("fdb"),
         Observation::Route(_)
-        | Observation::RouteBeside(..)
+        | Observation::RouteInserted(..)
         | Observation::RouteGone(_)
         | Observation::RoutingChanged(_) => Some("route"),
         Observation::Frame(frame) => Some(match frame.kind {

@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_secs(600);
 
 /// What was last read of one device.
 #[derive(Debug)]
-struct Exceeded {
+struct ExceededBudget {
     losses: DeviceLosses,
     at: Timestamp,
 }
@@ -24,7 +24,7 @@ struct Exceeded {
 /// The devices that exceeded their budgets; bounded by the kernel's table of budgets.
 #[derive(Debug)]
 pub(super) struct DeviceBudgets {
-    exceeded: HashMap<IfIndex, Exceeded>,
+    exceeded: HashMap<IfIndex, ExceededBudget>,
     /// The worker has not completed the last read.
     is_in_flight: bool,
     log_budget: LogBudget,
@@ -51,7 +51,7 @@ impl DeviceBudgets {
                 new.push(losses);
             }
             self.exceeded
-                .insert(losses.ifindex, Exceeded { losses, at });
+                .insert(losses.ifindex, ExceededBudget { losses, at });
         }
         new.retain(|_| self.log_budget.take(now));
         new

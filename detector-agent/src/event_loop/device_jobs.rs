@@ -41,7 +41,7 @@ struct Next {
 
 /// Where a job goes.
 #[derive(Debug, PartialEq, Eq)]
-enum Start {
+enum Dispatch {
     Send(DeviceJob),
     /// It is merged with what follows the job that the worker has.
     Merged,
@@ -64,25 +64,25 @@ impl DeviceJobs {
         self.attaching
     }
 
-    fn start(&mut self, job: DeviceJob) -> Start {
+    fn start(&mut self, job: DeviceJob) -> Dispatch {
         let next = match self.with_worker.entry(job.ifindex()) {
             Entry::Vacant(entry) => {
                 if !matches!(job, DeviceJob::Detach { .. }) {
                     entry.insert(Next::default());
                 }
                 self.attaching += usize::from(job.is_attach());
-                return Start::Send(job);
+                return Dispatch::Send(job);
             }
             Entry::Occupied(entry) => entry.into_mut(),
         };
         let before = next.job.take();
         let was_attach = before.as_ref().is_some_and(DeviceJob::is_attach);
-        let mut start = Start::Merged;
+        let mut start = Dispatch::Merged;
         match job {
             DeviceJob::Detach { was_up, .. } => {
                 // The one before is for the device that the worker has.
                 if next.detach.is_some() && was_attach && was_up {
-                    start = Start::Unobserved;
+                    start = Dispatch::Unobserved;
                 }
                 next.detach.get_or_insert(was_up);
             }
@@ -138,11 +138,11 @@ impl Core {
     /// Sends the job, now or once the worker has done the one of this device that it has.
     pub(super) fn start_device_job(&mut self, job: DeviceJob) {
         match self.device_jobs.start(job) {
-            Start::Send(job) => self.send_device_job(job),
-            Start::Merged => {}
+            Dispatch::Send(job) => self.send_device_job(job),
+            Dispatch::Merged => {}
             // Without programs nothing would have been observed anyway.
-            Start::Unobserved if self.kernel_counters.is_none() => {}
-            Start::Unobserved => self.count_dropped("not_attached", 1),
+            Dispatch::Unobserved if self.kernel_counters.is_none() => {}
+            Dispatch::Unobserved => self.count_dropped("not_attached", 1),
         }
     }
 
@@ -205,12 +205,12 @@ mod tests {
     fn worker_has_one_job_of_a_device_and_the_rest_is_merged() {
         let mut jobs = DeviceJobs::default();
         let first = DeviceJob::Attach(device(1), false);
-        assert_eq!(jobs.start(first.clone()), Start::Send(first));
+        assert_eq!(jobs.start(first.clone()), Dispatch::Send(first));
         for _ in 0..1_000 {
             let job = DeviceJob::Read(device(1));
-            assert_eq!(jobs.start(job), Start::Merged);
+            assert_eq!(jobs.start(job), Dispatch::Merged);
             let job = DeviceJob::Attach(device(1), false);
-            assert_eq!(jobs.start(job), Start::Merged);
+            assert_eq!(jobs.start(job), Dispatch::Merged);
         }
         assert_eq!(jobs.attaching(), 2);
         // The read is not lost.
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(jobs.done(7), [None, None]);
         assert!(jobs.with_worker.is_empty());
         let read = DeviceJob::Read(device(1));
-        assert_eq!(jobs.start(read.clone()), Start::Send(read.clone()));
-        assert_eq!(jobs.start(read.clone()), Start::Merged);
+        assert_eq!(jobs.start(read.clone()), Dispatch::Send(read.clone()));
+        assert_eq!(jobs.start(read.clone()), Dispatch::Merged);
         assert_eq!(jobs.done(7), [None, Some(read)]);
     }
 
@@ -228,16 +228,16 @@ mod tests {
     fn device_that_is_replaced_is_detached_from_first() {
         let mut jobs = DeviceJobs::default();
         let attach = |generation| DeviceJob::Attach(device(generation), true);
-        assert_eq!(jobs.start(attach(1)), Start::Send(attach(1)));
-        assert_eq!(jobs.start(DeviceJob::Read(device(1))), Start::Merged);
-        assert_eq!(jobs.start(detach(true)), Start::Merged);
-        assert_eq!(jobs.start(attach(2)), Start::Merged);
+        assert_eq!(jobs.start(attach(1)), Dispatch::Send(attach(1)));
+        assert_eq!(jobs.start(DeviceJob::Read(device(1))), Dispatch::Merged);
+        assert_eq!(jobs.start(detach(true)), Dispatch::Merged);
+        assert_eq!(jobs.start(attach(2)), Dispatch::Merged);
         assert_eq!(jobs.attaching(), 2);
         assert_eq!(jobs.done(7), [Some(detach(true)), Some(attach(2))]);
-        assert_eq!(jobs.start(detach(false)), Start::Merged);
+        assert_eq!(jobs.start(detach(false)), Dispatch::Merged);
         assert_eq!(jobs.done(7), [Some(detach(false)), None]);
         // The worker does a detach in the order of its queue.
-        assert_eq!(jobs.start(detach(true)), Start::Send(detach(true)));
+        assert_eq!(jobs.start(detach(true)), Dispatch::Send(detach(true)));
         assert!(jobs.with_worker.is_empty());
     }
 
@@ -246,12 +246,12 @@ mod tests {
         let mut jobs = DeviceJobs::default();
         let attach = |generation| DeviceJob::Attach(device(generation), true);
         jobs.start(attach(1));
-        assert_eq!(jobs.start(detach(false)), Start::Merged);
+        assert_eq!(jobs.start(detach(false)), Dispatch::Merged);
         for (generation, was_up) in [(2, true), (3, false)] {
-            assert_eq!(jobs.start(attach(generation)), Start::Merged);
+            assert_eq!(jobs.start(attach(generation)), Dispatch::Merged);
             let expected = match was_up {
-                true => Start::Unobserved,
-                false => Start::Merged,
+                true => Dispatch::Unobserved,
+                false => Dispatch::Merged,
             };
             assert_eq!(jobs.start(detach(was_up)), expected);
         }

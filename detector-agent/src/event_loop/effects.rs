@@ -152,6 +152,9 @@ impl Core {
             }
             return;
         }
+        if self.report_fleet_diagnosis(id, is_news) {
+            return;
+        }
         let ids = self.engine.view().anomaly_ids();
         let mut ids = ids.into_iter().map(|(_, _, anomaly)| anomaly);
         let Some(anomaly) = ids.find(|anomaly| SubjectId::from(*anomaly) == id) else {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use detector_engine::{
     Anomaly, AnomalyId, Conflict, ConflictId, ConflictKind, ConflictScope, Timestamp,
 };
-use detector_event::Change;
+use detector_event::{Change, SubjectId};
 use detector_fleet::{Report, Subject};
 use ipnet::IpNet;
 
@@ -20,14 +20,14 @@ use crate::{
 /// What is open. Bounded by the fleet, which reports only addresses and ranges of this node.
 #[derive(Debug, Default)]
 pub(super) struct FleetConflicts {
-    conflicts: BTreeMap<ConflictId, Open<Conflict>>,
-    overlaps: BTreeMap<AnomalyId, Open<Anomaly>>,
+    conflicts: BTreeMap<ConflictId, OpenFinding<Conflict>>,
+    overlaps: BTreeMap<AnomalyId, OpenFinding<Anomaly>>,
     /// What the previous run had reported is not known yet.
     awaits_restored: bool,
 }
 
 #[derive(Debug)]
-struct Open<T> {
+struct OpenFinding<T> {
     item: T,
     /// The events about it come from this agent.
     is_reported: bool,
@@ -35,13 +35,52 @@ struct Open<T> {
     is_restored: bool,
 }
 
-impl<T> Open<T> {
+impl<T> OpenFinding<T> {
     fn new(item: T, report: &Report, is_restored: bool) -> Self {
         Self {
             item,
             is_reported: report.is_reporter,
             is_restored,
         }
+    }
+}
+
+impl OpenFinding<Conflict> {
+    fn report_diagnosis(&mut self, now: Timestamp, reporter: &mut Reporter) {
+        let latency = self.item.latency();
+        let diagnosed = Conflict {
+            updated_at: now,
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
+            ..self.item.clone()
+        };
+        if !self.is_reported {
+            reporter.report_remote(Change::Updated, &diagnosed);
+        } else if self.is_restored {
+            reporter.report_state(&diagnosed);
+        } else {
+            let last = self.item.reported.as_ref();
+            let reported = reporter.report_conflict(Change::Updated, &diagnosed, last);
+            self.item.reported = reported.or(self.item.reported.take());
+        }
+    }
+}
+
+impl OpenFinding<Anomaly> {
+    fn report_diagnosis(&mut self, now: Timestamp, reporter: &mut Reporter) {
+        let latency = self.item.reported_latency_us.unwrap_or_default() * 1_000;
+        let diagnosed = Anomaly {
+            decided_at: Timestamp(now.0.saturating_sub(latency)),
+            ..self.item.clone()
+        };
+        let diagnosis = reporter.diagnosis_of(self.item.id.into());
+        if !self.is_reported {
+            reporter.report_remote(Change::Updated, &diagnosed);
+        } else if self.is_restored {
+            reporter.report_state(&diagnosed);
+        } else if self.item.reported_diagnosis != diagnosis {
+            reporter.report_anomaly(Change::Updated, &diagnosed);
+        }
+        self.item.reported_diagnosis = diagnosis;
     }
 }
 
@@ -77,7 +116,7 @@ impl FleetConflicts {
             conflict.reported = previous.item.reported;
         }
         if !report.is_resolved {
-            let open = Open::new(conflict.clone(), report, self.awaits_restored);
+            let open = OpenFinding::new(conflict.clone(), report, self.awaits_restored);
             self.conflicts.insert(conflict.id, open);
         }
         // First: a reader of an event finds it counted.
@@ -86,15 +125,15 @@ impl FleetConflicts {
         gauge.set(gauge_value(count_reported(&self.conflicts)));
         let last = conflict.reported.as_ref();
         let reported = match step {
-            Step::Event(change) => reporter.report_conflict(change, &conflict, last),
-            Step::Display(change) => {
-                reporter.display(change, &conflict);
+            Step::Report(change) => reporter.report_conflict(change, &conflict, last),
+            Step::ReportRemote(change) => {
+                reporter.report_remote(change, &conflict);
                 None
             }
-            Step::Show => {
-                let shown = reporter.show(&conflict);
+            Step::ReportState => {
+                let state = reporter.report_state(&conflict);
                 // The last event was of the previous run: its content is what was restored.
-                shown.filter(|_| last.is_none())
+                state.filter(|_| last.is_none())
             }
         };
         if let (Some(reported), Some(open)) = (reported, self.conflicts.get_mut(&conflict.id)) {
@@ -140,7 +179,7 @@ impl FleetConflicts {
     }
 }
 
-fn count_reported<K, T>(open: &BTreeMap<K, Open<T>>) -> usize {
+fn count_reported<K, T>(open: &BTreeMap<K, OpenFinding<T>>) -> usize {
     open.values().filter(|open| open.is_reported).count()
 }
 
@@ -148,14 +187,14 @@ fn count_reported<K, T>(open: &BTreeMap<K, Open<T>>) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// An event of this agent.
-    Event(Change),
+    Report(Change),
     /// An event of another agent, for people who look at this node.
-    Display(Change),
-    /// It was reported before a restart: it is shown without an event.
-    Show,
+    ReportRemote(Change),
+    /// It was reported before a restart: its state is passed on without an event.
+    ReportState,
 }
 
-fn step<T>(report: &Report, previous: Option<&Open<T>>) -> Step {
+fn step<T>(report: &Report, previous: Option<&OpenFinding<T>>) -> Step {
     // Since this agent started.
     let was_known = previous.is_some_and(|open| !open.is_restored);
     let change = match (report.is_resolved, report.is_update) {
@@ -164,9 +203,9 @@ fn step<T>(report: &Report, previous: Option<&Open<T>>) -> Step {
         (false, false) => Change::Raised,
     };
     match (report.is_reporter, change) {
-        (true, Change::Updated) if !was_known => Step::Show,
-        (true, change) => Step::Event(change),
-        (false, change) => Step::Display(change),
+        (true, Change::Updated) if !was_known => Step::ReportState,
+        (true, change) => Step::Report(change),
+        (false, change) => Step::ReportRemote(change),
     }
 }
 
@@ -178,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Shows what the previous run had reported, without events.
+    /// Reports the state of what the previous run had reported, without events.
     fn restore_fleet(&mut self, reports: &[Report]) {
         for report in reports {
             self.apply_fleet_report(report);
@@ -197,6 +236,29 @@ impl Core {
         }
     }
 
+    /// Reports, if that is news, why a conflict between nodes came about, or several have a range. Whether it is open.
+    pub(super) fn report_fleet_diagnosis(&mut self, id: SubjectId, is_news: bool) -> bool {
+        let now = clock::now();
+        let reporter = &mut self.outputs.reporter;
+        let conflicts = self.fleet.conflicts.values_mut();
+        let mut conflicts = conflicts.filter(|open| SubjectId::from(open.item.id) == id);
+        if let Some(open) = conflicts.next() {
+            if is_news {
+                open.report_diagnosis(now, reporter);
+            }
+            return true;
+        }
+        let overlaps = self.fleet.overlaps.values_mut();
+        let mut overlaps = overlaps.filter(|open| SubjectId::from(open.item.id) == id);
+        let Some(open) = overlaps.next() else {
+            return false;
+        };
+        if is_news {
+            open.report_diagnosis(now, reporter);
+        }
+        true
+    }
+
     fn apply_overlap(&mut self, report: &Report, range: IpNet) {
         let mut overlap = fleet::overlap(report, range, &clock::moment());
         let previous = self.fleet.overlaps.remove(&overlap.id);
@@ -205,26 +267,28 @@ impl Core {
         if let Some(previous) = previous {
             overlap.raised_at = previous.item.raised_at;
             overlap.reported_latency_us = previous.item.reported_latency_us;
+            overlap.reported_diagnosis = previous.item.reported_diagnosis;
             is_same = previous.item.overlap == overlap.overlap;
         }
         if !report.is_resolved {
-            let open = Open::new(overlap.clone(), report, self.fleet.awaits_restored);
+            let open = OpenFinding::new(overlap.clone(), report, self.fleet.awaits_restored);
             self.fleet.overlaps.insert(overlap.id, open);
         }
         self.set_anomalies_active();
         let reporter = &mut self.outputs.reporter;
         match step {
             // Nothing changed that an event about it contains.
-            Step::Event(Change::Updated) | Step::Display(Change::Updated) if is_same => {}
-            Step::Event(change) => {
-                let (latency_us, _) = reporter.report_anomaly(change, &overlap);
+            Step::Report(Change::Updated) | Step::ReportRemote(Change::Updated) if is_same => {}
+            Step::Report(change) => {
+                let (latency_us, diagnosis) = reporter.report_anomaly(change, &overlap);
                 if let Some(open) = self.fleet.overlaps.get_mut(&overlap.id) {
                     open.item.reported_latency_us = Some(latency_us);
+                    open.item.reported_diagnosis = diagnosis;
                 }
             }
-            Step::Display(change) => reporter.display(change, &overlap),
-            Step::Show => {
-                reporter.show(&overlap);
+            Step::ReportRemote(change) => reporter.report_remote(change, &overlap),
+            Step::ReportState => {
+                reporter.report_state(&overlap);
             }
         }
     }
@@ -236,25 +300,32 @@ mod tests {
 
     use std::sync::{Arc, Mutex};
 
-    use detector_event::{AnyEvent, ChangedField, EventMaker};
+    use detector_engine::diagnosis::Cause;
+    use detector_event::{AnyEvent, ChangedField, EventMaker, Explanation, Explanations};
     use detector_fleet::samples;
 
     use super::*;
     use crate::{pods::PodLookups, sinks::EventSink};
 
-    fn open(report: &Report) -> Open<()> {
-        Open::new((), report, false)
+    fn open(report: &Report) -> OpenFinding<()> {
+        OpenFinding::new((), report, false)
     }
 
     #[test]
     fn only_the_reporters_agent_sends_events() {
         let mut report = samples::report("10.0.0.1");
-        assert_eq!(step::<()>(&report, None), Step::Event(Change::Raised));
+        assert_eq!(step::<()>(&report, None), Step::Report(Change::Raised));
         report.is_reporter = false;
-        assert_eq!(step::<()>(&report, None), Step::Display(Change::Raised));
+        assert_eq!(
+            step::<()>(&report, None),
+            Step::ReportRemote(Change::Raised)
+        );
         report.is_resolved = true;
         let known = open(&report);
-        assert_eq!(step(&report, Some(&known)), Step::Display(Change::Resolved));
+        assert_eq!(
+            step(&report, Some(&known)),
+            Step::ReportRemote(Change::Resolved)
+        );
     }
 
     #[test]
@@ -262,17 +333,17 @@ mod tests {
         let mut report = samples::report("10.0.0.1");
         report.is_update = true;
         let known = open(&report);
-        let restored = Open {
+        let restored = OpenFinding {
             is_restored: true,
             ..open(&report)
         };
         for before in [None, Some(&restored)] {
-            assert_eq!(step(&report, before), Step::Show);
+            assert_eq!(step(&report, before), Step::ReportState);
         }
-        assert_eq!(step(&report, Some(&known)), Step::Event(Change::Updated));
+        assert_eq!(step(&report, Some(&known)), Step::Report(Change::Updated));
         report.is_resolved = true;
         for before in [None, Some(&restored)] {
-            assert_eq!(step(&report, before), Step::Event(Change::Resolved));
+            assert_eq!(step(&report, before), Step::Report(Change::Resolved));
         }
     }
 
@@ -286,26 +357,62 @@ mod tests {
         report.is_update = true;
         let address = IpAddr::from([10, 0, 0, 1]);
         let conflict = fleet::conflict(&report, address, "node-b", &clock::moment());
-        let open = Open::new(conflict.clone(), &report, fleet.awaits_restored);
+        let open = OpenFinding::new(conflict.clone(), &report, fleet.awaits_restored);
         fleet.conflicts.insert(conflict.id, open);
         fleet.finish_restore();
         assert!(fleet.is_restored());
         let (conflicts, _) = fleet.reported();
         assert_eq!(conflicts.len(), 1, "for the sinks it is active");
         let open = fleet.conflicts.get(&conflict.id);
-        assert_eq!(step(&report, open), Step::Show, "without an event");
+        assert_eq!(step(&report, open), Step::ReportState, "without an event");
     }
+
     /// Keeps what changed according to each event.
     #[derive(Clone, Debug, Default)]
     struct Changes(Arc<Mutex<Vec<Vec<ChangedField>>>>);
 
     impl EventSink for Changes {
-        fn offer(&mut self, event: &AnyEvent) {
+        fn on_event(&mut self, event: &AnyEvent) {
             if let AnyEvent::Conflict(event) = event {
                 let mut changes = self.0.lock().unwrap();
                 changes.push(event.data.changed.clone());
             }
         }
+    }
+
+    #[test]
+    fn diagnosis_of_a_conflict_between_nodes_is_an_update() {
+        let metrics = Arc::new(Metrics::new());
+        let (requests, _requested) = tokio::sync::mpsc::channel(1);
+        let pods = PodLookups::new(Arc::default(), requests);
+        let explanations = Arc::new(Explanations::default());
+        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let maker = maker.explained_by(Arc::clone(&explanations));
+        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
+        let changes = Changes::default();
+        reporter.add_sink(Box::new(changes.clone()));
+        let mut fleet = FleetConflicts::default();
+        let report = samples::report("10.0.0.1");
+        let address = IpAddr::from([10, 0, 0, 1]);
+        fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        let id = report.conflict.conflict_id;
+        let explanation = Explanation {
+            diagnosis: Arc::new(detector_event::samples::diagnosis(Cause::PodCidrTwice, 1)),
+            timeline: Arc::default(),
+        };
+        assert!(explanations.set(id.into(), explanation));
+        // Once: the second time it is as it was.
+        for _ in 0..2 {
+            let open = fleet.conflicts.get_mut(&id).unwrap();
+            open.report_diagnosis(clock::now(), &mut reporter);
+        }
+        reporter.deliver();
+        let changes = std::mem::take(&mut *changes.0.lock().unwrap());
+        let updates = changes.iter().filter(|changed| !changed.is_empty());
+        assert_eq!(
+            updates.collect::<Vec<_>>(),
+            [&vec![ChangedField::Diagnosis]]
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::Core;
 use crate::{
-    fleet::{Candidate, ConflictFeed, Feed, Inbox},
+    fleet::{Candidate, ClaimSelector, ConflictSelector, Inbox},
     metrics::gauge_value,
     pods::{LookupUpdate, PodDirectory},
     process::clock,
@@ -23,8 +23,8 @@ const MAX_ADDRESSES: usize = 256;
 /// What the registration is fed with, and how.
 #[derive(Debug)]
 pub struct FleetFeed {
-    feed: Feed,
-    conflicts: ConflictFeed,
+    claims: ClaimSelector,
+    conflicts: ConflictSelector,
     /// Addresses whose claims, or what else decides about them, may have changed.
     changed_claims: BTreeSet<IpAddr>,
     /// Addresses whose conflicts changed.
@@ -34,12 +34,12 @@ pub struct FleetFeed {
 }
 
 impl FleetFeed {
-    /// Sends to `inbox` the claims that `feed` chooses.
+    /// Sends to `inbox` the claims that `claims` selects.
     #[must_use]
-    pub fn new(feed: Feed, inbox: Inbox, pods: Arc<PodDirectory>) -> Self {
+    pub fn new(claims: ClaimSelector, inbox: Inbox, pods: Arc<PodDirectory>) -> Self {
         Self {
-            feed,
-            conflicts: ConflictFeed::default(),
+            claims,
+            conflicts: ConflictSelector::default(),
             changed_claims: BTreeSet::new(),
             changed_conflicts: BTreeSet::new(),
             inbox,
@@ -50,7 +50,7 @@ impl FleetFeed {
     fn update(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
         let claims = engine.view().certain_claims(address, now).into_iter();
         let candidates = claims.map(|claim| self.candidate(claim)).collect();
-        if let Some(update) = self.feed.update(now, address, candidates) {
+        if let Some(update) = self.claims.update(now, address, candidates) {
             self.inbox.send(update);
         }
     }
@@ -67,7 +67,7 @@ impl FleetFeed {
 
     fn candidate(&self, claim: CertainClaim) -> Candidate {
         let pod = known(self.pods.pod_of(&claim.claimant));
-        let is_settled = self.feed.is_complete()
+        let is_settled = self.claims.is_complete()
             || match claim.claimant.id {
                 ClaimantId::Device(ifindex, generation) => {
                     self.pods.is_settled(ifindex, generation)
@@ -139,14 +139,14 @@ impl Core {
         let Some(fleet) = &mut self.outputs.fleet else {
             return;
         };
-        for device in fleet.feed.take_rechecks(now) {
+        for device in fleet.claims.take_rechecks(now) {
             fleet
                 .changed_claims
                 .extend(self.engine.view().addresses_on(device));
         }
         let overflow = &self.outputs.metrics.fleet_overflow;
-        overflow.set(gauge_value(fleet.feed.overflowing_devices()));
-        if is_fed && fleet.feed.complete_if_decided() {
+        overflow.set(gauge_value(fleet.claims.overflowing_devices()));
+        if is_fed && fleet.claims.complete_if_decided() {
             // Those that were restored have not changed.
             for address in self.engine.view().conflict_addresses() {
                 fleet.update_conflicts(&self.engine, address, now);
@@ -157,7 +157,7 @@ impl Core {
             let open = self.engine.view().conflict_addresses();
             fleet.changed_conflicts.extend(open);
         }
-        fleet.changed_claims.extend(fleet.feed.undecided());
+        fleet.changed_claims.extend(fleet.claims.undecided());
     }
 
     /// Pods became known, or changed.
@@ -188,14 +188,14 @@ impl Core {
         };
         let updates = match update {
             PoolUpdate::Found(pools) => {
-                fleet.feed.await_pools(pools.clone());
+                fleet.claims.await_pools(pools.clone());
                 return;
             }
             PoolUpdate::Read(pool, _) if pool.source.ipam == Ipam::Calico => fleet
-                .feed
+                .claims
                 .update_ranges(now, pool.id, "calico", blocks(pool)),
-            PoolUpdate::Read(pool, _) => fleet.feed.update_ranges(now, pool.id, "", []),
-            PoolUpdate::Gone(id) => fleet.feed.update_ranges(now, *id, "", []),
+            PoolUpdate::Read(pool, _) => fleet.claims.update_ranges(now, pool.id, "", []),
+            PoolUpdate::Gone(id) => fleet.claims.update_ranges(now, *id, "", []),
         };
         for update in updates {
             fleet.inbox.send(update);

@@ -56,7 +56,7 @@ struct WrittenEvent {
     /// Lookups of its claimants whose pod is not known.
     lookups: Vec<LookupRequest>,
     /// Whether it contains nothing new: then it has no line and no log, and the sinks know.
-    is_repeated: bool,
+    is_unchanged: bool,
 }
 
 impl Reporter {
@@ -81,7 +81,7 @@ impl Reporter {
     }
 
     /// Reports the health of the event lines through `part`.
-    pub fn show_lines(&mut self, part: Part) {
+    pub fn report_lines_health(&mut self, part: Part) {
         part.works(LINES_WORK);
         self.lines_health = Some(part);
     }
@@ -114,7 +114,7 @@ impl Reporter {
                 self.written.push(WrittenEvent {
                     event: event.into(),
                     lookups: Vec::new(),
-                    is_repeated: true,
+                    is_unchanged: true,
                 });
                 return None;
             }
@@ -154,7 +154,7 @@ impl Reporter {
         self.written.push(WrittenEvent {
             event,
             lookups: self.wanted_lookups(subject),
-            is_repeated: false,
+            is_unchanged: false,
         });
     }
 
@@ -170,18 +170,18 @@ impl Reporter {
         for WrittenEvent {
             event,
             lookups,
-            is_repeated,
+            is_unchanged,
         } in std::mem::take(&mut self.written)
         {
             self.metrics.count_event(&event);
             for sink in &mut self.sinks {
-                if is_repeated {
-                    sink.repeat(&event);
+                if is_unchanged {
+                    sink.on_unchanged_update(&event);
                 } else {
-                    sink.offer(&event);
+                    sink.on_event(&event);
                 }
             }
-            if !is_repeated {
+            if !is_unchanged {
                 log(&event);
             }
             lookups
@@ -255,9 +255,9 @@ impl Reporter {
         }
     }
 
-    /// Shows an active conflict or anomaly in the metrics, and to the sinks that show pods, without an event: one that an
+    /// Passes the state of an active conflict or anomaly to the metrics and the sinks, without an event: one that an
     /// earlier agent raised, or whose pod became known. Returns what an event about the conflict would contain.
-    pub fn show<'s>(&mut self, subject: impl Into<EventSubject<'s>>) -> Option<Reported> {
+    pub fn report_state<'s>(&mut self, subject: impl Into<EventSubject<'s>>) -> Option<Reported> {
         self.deliver();
         let subject = subject.into();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
@@ -266,7 +266,7 @@ impl Reporter {
             .any_event(&clock::moment(), Change::Updated, subject, pods);
         self.metrics.count_event(&event);
         for sink in &mut self.sinks {
-            sink.show(&event);
+            sink.on_current_state(&event);
         }
         let wanted = self.wanted_lookups(subject);
         wanted.into_iter().for_each(|wanted| self.pods.send(wanted));
@@ -276,15 +276,15 @@ impl Reporter {
         }
     }
 
-    /// Displays one change of a conflict or an anomaly that the agent of another node reports.
-    pub fn display<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
+    /// Passes on one change of a conflict or an anomaly that the agent of another node reports.
+    pub fn report_remote<'s>(&mut self, change: Change, subject: impl Into<EventSubject<'s>>) {
         self.deliver();
         let pods = |claimant: &Claimant| self.pods.pod_of(claimant);
         let event = self
             .maker
             .any_event(&clock::moment(), change, subject.into(), pods);
         for sink in &mut self.sinks {
-            sink.display(&event);
+            sink.on_remote_event(&event);
         }
     }
 

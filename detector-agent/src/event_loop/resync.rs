@@ -214,7 +214,7 @@ impl Core {
         // Those that continue have no event.
         self.set_conflicts_active();
         for conflict in self.engine.view().conflicts(clock::now()) {
-            self.outputs.reporter.show(&conflict);
+            self.outputs.reporter.report_state(&conflict);
         }
     }
 

@@ -117,7 +117,7 @@ impl Driver {
             }
             self.take_effects();
             self.send();
-            self.show();
+            self.report_health();
             let wake = self.wake_at();
             tokio::select! {
                 () = self.inbox.changed() => {}
@@ -373,10 +373,10 @@ impl Driver {
         }
     }
 
-    fn show(&mut self) {
+    fn report_health(&mut self) {
         let counts = self.protocol.counts();
         let claims = &self.metrics.fleet_claims;
         claims.set(gauge_value(counts.registered));
-        self.health.show(counts, self.has_node && self.is_listed);
+        self.health.report(counts, self.has_node && self.is_listed);
     }
 }

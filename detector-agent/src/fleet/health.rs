@@ -20,7 +20,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(600);
 
 /// What does not work: since when, and why.
 #[derive(Clone, Debug)]
-struct Trouble {
+struct Outage {
     since: Instant,
     why: String,
     is_logged: bool,
@@ -42,13 +42,13 @@ pub(super) struct FleetHealth {
     part: Part,
     node: String,
     /// Of each way.
-    troubles: [Option<Trouble>; 3],
+    outages: [Option<Outage>; 3],
     /// The custom resources that a way needs are not installed.
     are_missing: [bool; 3],
     /// Why this agent's Node is not known.
     node_problem: Option<String>,
     refused: Option<(Instant, String)>,
-    shown: Option<(State, String)>,
+    reported: Option<(State, String)>,
     log_budget: LogBudget,
 }
 
@@ -57,24 +57,24 @@ impl FleetHealth {
         Self {
             part,
             node,
-            troubles: [None, None, None],
+            outages: [None, None, None],
             are_missing: [false; 3],
             node_problem: None,
             refused: None,
-            shown: None,
+            reported: None,
             log_budget: LogBudget::new(),
         }
     }
 
     /// The server answered; `true` if it did not before.
     pub(super) fn works(&mut self, way: Way) -> bool {
-        let trouble = self.troubles[way as usize].take();
-        if trouble.as_ref().is_some_and(|trouble| trouble.is_logged) {
+        let outage = self.outages[way as usize].take();
+        if outage.as_ref().is_some_and(|outage| outage.is_logged) {
             info!(
                 "the Kubernetes API can be used again; addresses are compared across nodes again"
             );
         }
-        trouble.is_some()
+        outage.is_some()
     }
 
     /// The custom resources are installed; `true` if they were not before.
@@ -94,14 +94,14 @@ impl FleetHealth {
     pub(super) fn fails(&mut self, way: Way, sent_at: Instant, problem: &Problem) {
         match problem {
             Problem::Away { why, .. } => {
-                let trouble = self.troubles[way as usize].get_or_insert_with(|| Trouble {
+                let outage = self.outages[way as usize].get_or_insert_with(|| Outage {
                     since: sent_at,
                     why: String::new(),
                     is_logged: false,
                 });
-                trouble.why.clone_from(why);
-                if trouble.since.elapsed() >= AWAY_AFTER
-                    && !std::mem::replace(&mut trouble.is_logged, true)
+                outage.why.clone_from(why);
+                if outage.since.elapsed() >= AWAY_AFTER
+                    && !std::mem::replace(&mut outage.is_logged, true)
                 {
                     warn!(
                         "the Kubernetes API cannot be used: {why}; addresses are not compared across nodes until it can"
@@ -136,8 +136,8 @@ impl FleetHealth {
         self.node_problem = problem;
     }
 
-    /// Shows the state; `is_ready` once this agent's Node is known and the conflicts were listed.
-    pub(super) fn show(&mut self, counts: Counts, is_ready: bool) {
+    /// Reports the state; `is_ready` once this agent's Node is known and the conflicts were listed.
+    pub(super) fn report(&mut self, counts: Counts, is_ready: bool) {
         let now = Instant::now();
         if let Some((at, _)) = self.refused
             && now.saturating_duration_since(at) > REFUSED_FOR
@@ -153,13 +153,13 @@ impl FleetHealth {
             "address or range",
             "addresses and ranges",
         );
-        let trouble = self.troubles.iter().flatten().find(|t| t.is_logged);
+        let outage = self.outages.iter().flatten().find(|o| o.is_logged);
         let state = if self.is_missing() {
             let why =
                 "the custom resources ipclaims and ipconflicts of ipconflict.io are not installed";
             (State::Failed, format!("{why} (deploy/crds)"))
-        } else if let Some(trouble) = trouble {
-            let why = &trouble.why;
+        } else if let Some(outage) = outage {
+            let why = &outage.why;
             (
                 State::Failed,
                 format!("the Kubernetes API cannot be used: {why}{waiting}"),
@@ -177,9 +177,9 @@ impl FleetHealth {
         } else {
             (State::Starting, "connecting".to_owned())
         };
-        if self.shown.as_ref() != Some(&state) {
+        if self.reported.as_ref() != Some(&state) {
             self.part.set(state.0, state.1.clone());
-            self.shown = Some(state);
+            self.reported = Some(state);
         }
     }
 }
@@ -202,8 +202,8 @@ mod tests {
         (health, FleetHealth::new(part, "a".to_owned()))
     }
 
-    fn shown(health: &Health, fleet: &mut FleetHealth) -> (State, String) {
-        fleet.show(Counts::default(), true);
+    fn reported(health: &Health, fleet: &mut FleetHealth) -> (State, String) {
+        fleet.report(Counts::default(), true);
         let part = health.report().pop().unwrap();
         (part.state, part.detail)
     }
@@ -217,17 +217,17 @@ mod tests {
         let (health, mut fleet) = fleet();
         let sent_at = Instant::now();
         fleet.fails(Way::Requests, sent_at, &away("first"));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
         advance(3 * SECOND).await;
         fleet.fails(Way::Requests, Instant::now(), &away("first"));
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Failed);
         assert!(detail.contains("first"), "{detail}");
         fleet.fails(Way::Requests, Instant::now(), &away("second"));
-        let (_, detail) = shown(&health, &mut fleet);
+        let (_, detail) = reported(&health, &mut fleet);
         assert!(detail.contains("second"), "{detail}");
         assert!(fleet.works(Way::Requests) && !fleet.works(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[tokio::test(start_paused = true)]
@@ -238,7 +238,7 @@ mod tests {
             advance(3 * SECOND).await;
         }
         assert!(!fleet.works(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+        assert_eq!(reported(&health, &mut fleet).0, State::Failed);
     }
 
     #[tokio::test(start_paused = true)]
@@ -246,13 +246,13 @@ mod tests {
         let (health, mut fleet) = fleet();
         let refusal = Problem::Rejected("denied".to_owned());
         fleet.fails(Way::Requests, Instant::now(), &refusal);
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Degraded);
         assert!(detail.contains("denied"), "{detail}");
         advance(599 * SECOND).await;
-        assert_eq!(shown(&health, &mut fleet).0, State::Degraded);
+        assert_eq!(reported(&health, &mut fleet).0, State::Degraded);
         advance(2 * SECOND).await;
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
@@ -262,29 +262,29 @@ mod tests {
             fleet.fails(way, Instant::now(), &Problem::NoSuchResource);
         }
         assert!(fleet.found(Way::Requests));
-        assert_eq!(shown(&health, &mut fleet).0, State::Failed);
+        assert_eq!(reported(&health, &mut fleet).0, State::Failed);
         assert!(fleet.found(Way::Watch) && !fleet.found(Way::Watch));
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
     fn node_that_cannot_be_read_is_shown_until_it_can() {
         let (health, mut fleet) = fleet();
-        fleet.show(Counts::default(), false);
+        fleet.report(Counts::default(), false);
         assert_eq!(health.report().pop().unwrap().state, State::Starting);
         fleet.node(Some("denied".to_owned()));
-        let (state, detail) = shown(&health, &mut fleet);
+        let (state, detail) = reported(&health, &mut fleet);
         assert_eq!(state, State::Failed);
         assert!(detail.contains("the Node a: denied"), "{detail}");
         fleet.node(None);
-        assert_eq!(shown(&health, &mut fleet).0, State::Works);
+        assert_eq!(reported(&health, &mut fleet).0, State::Works);
     }
 
     #[test]
     fn changed_numbers_are_shown() {
         let (health, mut fleet) = fleet();
         assert_eq!(
-            shown(&health, &mut fleet).1,
+            reported(&health, &mut fleet).1,
             "0 addresses and ranges registered"
         );
         let counts = Counts {
@@ -292,7 +292,7 @@ mod tests {
             waiting: 2,
             ..Counts::default()
         };
-        fleet.show(counts, true);
+        fleet.report(counts, true);
         let detail = health.report().pop().unwrap().detail;
         assert_eq!(detail, "1 address or range registered; 2 to be updated");
     }

@@ -15,7 +15,7 @@ use super::ConflictUpdate;
 
 /// The present state of a subject on this node. The node and the boot of the claim's party are filled in later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeedUpdate {
+pub struct ClaimUpdate {
     /// The subject.
     pub subject: Subject,
     /// The claim; `None` if this node has none any more.
@@ -47,7 +47,7 @@ pub(super) struct Received {
 
 impl Inbox {
     /// Sends a changed state.
-    pub fn send(&self, update: FeedUpdate) {
+    pub fn send(&self, update: ClaimUpdate) {
         self.received().claims.insert(update.subject, update.claim);
         self.0.changed.notify_one();
     }
@@ -115,7 +115,7 @@ mod tests {
                 mode: Mode::Register,
             };
             let claim = Some(claim);
-            inbox.send(FeedUpdate { subject, claim });
+            inbox.send(ClaimUpdate { subject, claim });
         }
         inbox.changed().await;
         let received = inbox.take();
@@ -136,7 +136,7 @@ mod tests {
         let name = String::new();
         let sends: [&dyn Fn(); 4] = [
             &|| {
-                inbox.send(FeedUpdate {
+                inbox.send(ClaimUpdate {
                     subject,
                     claim: claim.clone(),
                 })

@@ -3,7 +3,7 @@
 //!
 //! Invariants: a subject is on disk before the first request that registers it is sent, unless the disk fails or hangs; then
 //! registration continues without, and everything is written as soon as the disk works again. Nothing here waits for the disk
-//! except a thread of its own. What is lost costs no false report: a claim that nobody confirms is removed when it is in the way.
+//! except a thread of its own. What is lost costs no false report: a claim that no agent confirms is removed when it is in the way.
 
 mod records;
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::{
 use detector_engine::{ConflictScope, Timestamp};
 use detector_fleet::{Outcome, Request, Stored, objects::ConflictSpec};
 
-use super::conflict_feed::ConflictUpdate;
+use super::conflict_selector::ConflictUpdate;
 use crate::process::token_bucket::TokenBucket;
 
 /// Writes in a burst, then one each [`WRITE_INTERVAL`].

@@ -90,7 +90,7 @@ pub fn start(
     };
     let (end, ended) = mpsc::sync_channel::<()>(1);
     threads::spawn("fleet", move || {
-        // Dropped when the thread ends, also by a panic.
+        // Dropped when the thread ends, even by a panic.
         let _end = end;
         let _panic = ShowsPanic(fleet.part.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -153,7 +153,7 @@ pub(super) async fn claims(app: Arc<App>, query: Option<&str>, head: bool) -> Re
     answer(app, page, keys, head, |_, _| Vec::new())
 }
 
-/// One conflict, also if it was resolved recently.
+/// One conflict, even if it was resolved recently.
 pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply {
     if let Err(reply) = no_parameters(query) {
         return *reply;

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{App, serve, slots::Client};
+use super::{App, serve, slots::ConnectionSource};
 
 /// Bytes in flight in each direction.
 const PIPE: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub fn requests(bytes: &[u8]) {
     let answered = SITE.with(|site| {
         let site = site.as_ref()?;
         let (mut client, server) = duplex(PIPE);
-        let slot = site.app.slots.admit(Client::Node)?;
+        let slot = site.app.slots.admit(ConnectionSource::Node)?;
         let talk = async {
             let app = Arc::clone(&site.app);
             let serving = tokio::spawn(serve::serve_requests(server, app, slot.handle()));

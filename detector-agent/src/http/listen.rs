@@ -105,7 +105,7 @@ pub(super) fn bind_socket(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn prepare(listener: &TcpListener) -> io::Result<()> {
-    // Accepted connections inherit both: what a client sends or does not read takes bounded memory in the kernel, too.
+    // Accepted connections inherit both: what a client sends or does not read takes bounded memory in the kernel as well.
     setsockopt(listener, SndBuf, &SOCKET_BUFFER)?;
     setsockopt(listener, RcvBuf, &SOCKET_BUFFER)?;
     // The standard library's backlog may be small.

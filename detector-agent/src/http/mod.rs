@@ -54,7 +54,7 @@ use crate::{
     metrics::Metrics,
     pods::PodDirectory,
     process::{clock, descriptors, threads},
-    sinks::Feed,
+    sinks::EventFeed,
 };
 use engine_client::EngineClient;
 use metrics::MetricsText;
@@ -146,7 +146,7 @@ pub struct Sources {
     /// Sends queries to the event loop.
     pub inbox: EventLoopHandle,
     /// Recent events, filled by a sink.
-    pub feed: Feed,
+    pub feed: EventFeed,
     /// Export one metric series per claimed address.
     pub export_claims: bool,
 }
@@ -459,7 +459,7 @@ impl App {
                 explanations: Arc::default(),
                 pods: Arc::default(),
                 inbox,
-                feed: Feed::default(),
+                feed: EventFeed::default(),
                 export_claims: false,
             },
         })

@@ -11,7 +11,7 @@ use std::{
 
 use detector_engine::Timestamp;
 
-use super::slots::Client;
+use super::slots::ConnectionSource;
 use crate::process::token_bucket::TokenBucket;
 
 /// Requests of one source at once.
@@ -26,8 +26,8 @@ pub(super) struct RequestPace(Mutex<HashMap<IpAddr, TokenBucket<Timestamp>>>);
 
 impl RequestPace {
     /// Takes one request from the budget of a client; how long it has to wait for it.
-    pub(super) fn take(&self, client: Client, now: Timestamp) -> Duration {
-        let Client::Other(source) = client else {
+    pub(super) fn take(&self, client: ConnectionSource, now: Timestamp) -> Duration {
+        let ConnectionSource::Other(source) = client else {
             return Duration::ZERO;
         };
         // A panic while it was held leaves budgets that are at worst too small.
@@ -56,8 +56,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_000_000_000_000);
 
-    fn other(n: u32) -> Client {
-        Client::Other(Ipv4Addr::from(0x0a00_0000 + n).into())
+    fn other(n: u32) -> ConnectionSource {
+        ConnectionSource::Other(Ipv4Addr::from(0x0a00_0000 + n).into())
     }
 
     #[test]
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn node_never_waits() {
         let pace = RequestPace::default();
-        let mut waits = (0..1_000).map(|_| pace.take(Client::Node, NOW));
+        let mut waits = (0..1_000).map(|_| pace.take(ConnectionSource::Node, NOW));
         assert!(waits.all(|wait| wait.is_zero()));
     }
 

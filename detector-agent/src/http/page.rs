@@ -14,7 +14,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// The files by their paths.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", CSS, include_str!("page/page.css")),
     ("/icon.svg", SVG, include_str!("page/icon.svg")),
@@ -35,6 +35,11 @@ const FILES: [(&str, &str, &str); 10] = [
         "/page/health.js",
         JAVASCRIPT,
         include_str!("page/health.js"),
+    ),
+    (
+        "/page/incidents.js",
+        JAVASCRIPT,
+        include_str!("page/incidents.js"),
     ),
     ("/page/why.js", JAVASCRIPT, include_str!("page/why.js")),
 ];

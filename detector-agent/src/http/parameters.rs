@@ -193,18 +193,18 @@ fn unknown_parameter(name: &str, supported: &[&str]) -> Box<Reply> {
         [] => "none".to_owned(),
         names => format!("`{}`", names.join("`, `")),
     };
-    let name = shown(name);
+    let name = shortened(name);
     bad_request(&format!(
         "unknown query parameter `{name}`; supported: {supported}"
     ))
 }
 
 fn invalid(name: &str, value: &str, expected: &str) -> Box<Reply> {
-    let value = shown(value);
+    let value = shortened(value);
     bad_request(&format!("`{name}` is `{value}`; expected {expected}"))
 }
 
-fn shown(text: &str) -> String {
+fn shortened(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
 

@@ -9,14 +9,14 @@ use super::{
     metrics::metrics,
     openapi, page,
     respond::{ServiceResult, error, with},
-    slots::Client,
+    slots::ConnectionSource,
     stream,
 };
 
 /// Handles one request.
 pub(super) async fn handle(
     app: Arc<App>,
-    client: Client,
+    client: ConnectionSource,
     request: Request<Incoming>,
 ) -> ServiceResult {
     if let Err(rejection) = guard::check(&app, &request) {

@@ -29,7 +29,7 @@ use super::{
     App,
     respond::Truncated,
     route,
-    slots::{Client, Slot, SlotHandle},
+    slots::{ConnectionSource, Slot, SlotHandle},
     tls::Tls,
 };
 use crate::process::{clock, log_budget::LogBudget};
@@ -70,14 +70,14 @@ pub(super) async fn serve(
         if let Some(slot) = apps.node.slots.admit(client) {
             let tls = tls.clone();
             match client {
-                Client::Node => {
+                ConnectionSource::Node => {
                     let app = Arc::clone(&apps.node);
                     tokio::spawn(serve_slot(
                         serve_connection(stream, tls, app, slot.handle()),
                         slot,
                     ));
                 }
-                Client::Other(_) => {
+                ConnectionSource::Other(_) => {
                     let app = Arc::clone(&apps.others);
                     let stream = stream.into_std();
                     apps.runtime_of_others.spawn(async move {
@@ -105,7 +105,7 @@ pub(super) async fn serve_socket(
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Some(slot) = app.slots.admit(Client::Node) {
+                if let Some(slot) = app.slots.admit(ConnectionSource::Node) {
                     let serving =
                         serve_requests(with_timeout(stream), Arc::clone(&app), slot.handle());
                     tokio::spawn(serve_slot(serving, slot));
@@ -148,9 +148,9 @@ async fn serve_slot(serving: impl Future<Output = io::Result<()>>, mut slot: Slo
     }
 }
 
-async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Client)> {
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, ConnectionSource)> {
     let (stream, peer) = listener.accept().await?;
-    let client = Client::new(peer, stream.local_addr()?);
+    let client = ConnectionSource::new(peer, stream.local_addr()?);
     Ok((stream, client))
 }
 
@@ -188,7 +188,7 @@ fn with_timeout<S: AsyncRead + AsyncWrite>(stream: S) -> Pin<Box<TimeoutStream<S
 }
 
 /// Waits until a client may be answered.
-async fn pause(app: &App, client: Client) {
+async fn pause(app: &App, client: ConnectionSource) {
     let pause = app.pace.take(client, clock::now());
     if !pause.is_zero() {
         sleep(pause).await;
@@ -218,8 +218,8 @@ async fn answer(
     slot: SlotHandle,
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Truncated>>, Infallible> {
-    // A connection that waits may give way to another one. Without a pause, too, one request of each connection in turn,
-    // also if a client sends many at once.
+    // A waiting connection may be replaced by another one. Even without a pause, one request of each connection in turn,
+    // even if a client sends many at once.
     pause(&app, slot.client()).await;
     yield_now().await;
     let answering = slot.answer();

@@ -25,14 +25,14 @@ const MAX_UNREAD: usize = 16 << 20;
 
 /// Who is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Client {
+pub(super) enum ConnectionSource {
     /// The node itself: kubelet's probes, `kubectl port-forward` and `exec`, local scrapers.
     Node,
     /// A pod or another machine, by its address.
     Other(IpAddr),
 }
 
-impl Client {
+impl ConnectionSource {
     /// Nothing but the node reaches it from a loopback address or from the address that it connects to.
     pub(super) fn new(peer: SocketAddr, local: SocketAddr) -> Self {
         let (peer, local) = (peer.ip().to_canonical(), local.ip().to_canonical());
@@ -47,7 +47,7 @@ impl Client {
 /// One connection.
 #[derive(Debug)]
 struct Connection {
-    client: Client,
+    client: ConnectionSource,
     /// Waits for a request, or for the rest of one. Otherwise it is being answered.
     waiting: bool,
     /// Orders connections by their last change between waiting and being answered.
@@ -76,7 +76,7 @@ impl Group {
     }
 
     /// Makes room for a connection of `client`; `false` if there is none.
-    fn make_room(&mut self, client: Client) -> bool {
+    fn make_room(&mut self, client: ConnectionSource) -> bool {
         let open = self.open().count();
         if self.connections.len() - open >= self.closing_limit {
             return false;
@@ -139,10 +139,10 @@ struct Table {
 }
 
 impl Table {
-    fn group(&mut self, client: Client) -> &mut Group {
+    fn group(&mut self, client: ConnectionSource) -> &mut Group {
         match client {
-            Client::Node => &mut self.node,
-            Client::Other(_) => &mut self.others,
+            ConnectionSource::Node => &mut self.node,
+            ConnectionSource::Other(_) => &mut self.others,
         }
     }
 
@@ -184,7 +184,7 @@ impl Slots {
     }
 
     /// A slot for a new connection, if need be that of another one, which is closed; `None` if none gives way.
-    pub(super) fn admit(&self, client: Client) -> Option<Slot> {
+    pub(super) fn admit(&self, client: ConnectionSource) -> Option<Slot> {
         let mut table = self.lock();
         if !table.group(client).make_room(client) {
             return None;
@@ -248,13 +248,13 @@ impl Drop for Slot {
 #[derive(Clone, Debug)]
 pub(super) struct SlotHandle {
     slots: Slots,
-    client: Client,
+    client: ConnectionSource,
     id: u64,
 }
 
 impl SlotHandle {
     /// Who is connected.
-    pub(super) fn client(&self) -> Client {
+    pub(super) fn client(&self) -> ConnectionSource {
         self.client
     }
 

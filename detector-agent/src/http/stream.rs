@@ -1,6 +1,6 @@
 //! `/api/v1/events`: server-sent events, one `data:` line per event (`docs/events.md`).
 //!
-//! Three control events besides: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing
+//! Three control events as well: `hello` first (did the stream resume after `Last-Event-ID`?), `beat` while nothing
 //! happens, so that a client can tell a dead connection from a quiet node, and `reset` if the client was too slow and
 //! missed events.
 
@@ -17,9 +17,9 @@ use tokio::{
 use super::{
     App,
     respond::{Chunk, Reply, error, head_only, stream, with},
-    slots::Client,
+    slots::ConnectionSource,
 };
-use crate::sinks::feed::{FeedEvent, Subscriber, Subscription};
+use crate::sinks::event_feed::{FeedEvent, Subscriber, Subscription};
 
 const EVENT_STREAM: &str = "text/event-stream";
 /// Interval between two `beat` events.
@@ -28,14 +28,19 @@ const BEAT: Duration = Duration::from_secs(10);
 const RETRY: u32 = 2000;
 
 /// Starts a stream.
-pub(super) fn events(app: &App, client: Client, headers: &HeaderMap, head: bool) -> Reply {
+pub(super) fn events(
+    app: &App,
+    client: ConnectionSource,
+    headers: &HeaderMap,
+    head: bool,
+) -> Reply {
     if head {
         return head_only(EVENT_STREAM);
     }
     let last_id = headers.get("last-event-id").and_then(|id| id.to_str().ok());
     let subscriber = match client {
-        Client::Node => Subscriber::Node,
-        Client::Other(_) => Subscriber::Other,
+        ConnectionSource::Node => Subscriber::Node,
+        ConnectionSource::Other(_) => Subscriber::Other,
     };
     let Some(subscription) = app.sources.feed.subscribe(subscriber, last_id) else {
         let reply = error(

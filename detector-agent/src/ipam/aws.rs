@@ -5,7 +5,7 @@
 //! groups for pods). These cannot be distinguished by name, so on a node that has some nothing is concluded.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -28,12 +28,12 @@ use super::{
     is_container_id,
     snapshot_history::SnapshotHistory,
     source::{PoolReader, Source},
-    whole_pool::{Allocations, Found, MAX_ADDRESSES, WholePool},
+    whole_pool::{self, Allocations, Found, MAX_ADDRESSES, WholePool},
 };
 use crate::process::clock;
 
 /// Longest file and response, in bytes; an address takes some hundred.
-const MAX_BYTES: u64 = 8 << 20;
+pub(crate) const MAX_BYTES: u64 = 8 << 20;
 /// Deepest nesting of the response that is searched.
 const MAX_DEPTH: usize = 12;
 /// Deadline for the response of the introspection port.
@@ -113,10 +113,8 @@ impl AwsReader {
         let (place, allocated) = match files::read(&self.file, MAX_BYTES) {
             Ok(bytes) => (file.to_string(), parse_file(&bytes)),
             Err(FileError::Missing) => {
-                let allocated = timeout(TIMEOUT, fetch(self.introspection))
+                let allocated = introspect(self.introspection)
                     .await
-                    .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
-                    .and_then(|body| parse_introspection(&body))
                     .map_err(|reason| format!("{reason} ({file} does not exist)"));
                 (format!("http://{}/v1/enis", self.introspection), allocated)
             }
@@ -158,8 +156,32 @@ fn has_branch_interfaces() -> bool {
     })
 }
 
-/// The allocations in ipamd's checkpoint file.
+/// An allocation in ipamd's checkpoint file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AwsAllocation {
+    pub(crate) address: IpAddr,
+    pub(crate) container: Option<String>,
+    /// `namespace/name`.
+    pub(crate) pod: Option<String>,
+    /// When it was made, in nanoseconds since the epoch.
+    pub(crate) at: Option<u64>,
+}
+
+/// The allocations in ipamd's checkpoint file, by address.
 pub(super) fn parse_file(bytes: &[u8]) -> Result<Allocations, String> {
+    let mut found = Allocations::new();
+    for allocation in parse_allocations(bytes)? {
+        let new = allocation_of(allocation.container.as_deref());
+        whole_pool::add(&mut found, allocation.address, new);
+    }
+    Ok(found)
+}
+
+/// Every allocation in ipamd's checkpoint file; invalid ones are skipped.
+///
+/// # Errors
+/// Why it is not such a file.
+pub(crate) fn parse_allocations(bytes: &[u8]) -> Result<Vec<AwsAllocation>, String> {
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
     match value.get("version").and_then(Value::as_str) {
@@ -176,13 +198,23 @@ pub(super) fn parse_file(bytes: &[u8]) -> Result<Allocations, String> {
         .filter(|a| !a.is_null())
         .map(|a| a.as_array().ok_or("`allocations` is not a list"))
         .transpose()?;
-    let mut found = Allocations::new();
+    let mut found = Vec::new();
     for allocation in allocations.into_iter().flatten().take(MAX_ADDRESSES) {
         let text = |key| allocation.get(key).and_then(Value::as_str);
-        for key in ["ipv4", "ipv6"] {
-            if let Some(address) = text(key).and_then(|a| a.parse().ok()) {
-                let owner = text("containerID").filter(|id| is_container_id(id));
-                found.insert(address, allocation_of(owner));
+        let metadata = |key| allocation.get("metadata")?.get(key)?.as_str();
+        let pod = metadata("k8sPodNamespace").zip(metadata("k8sPodName"));
+        for address in ["ipv4", "ipv6"].map(text).into_iter().flatten() {
+            if let Ok(address) = address.parse() {
+                found.push(AwsAllocation {
+                    address,
+                    container: text("containerID")
+                        .filter(|id| is_container_id(id))
+                        .map(str::to_owned),
+                    pod: pod.map(|(namespace, name)| format!("{namespace}/{name}")),
+                    at: allocation
+                        .get("allocationTimestamp")
+                        .and_then(Value::as_u64),
+                });
             }
         }
     }
@@ -248,6 +280,17 @@ fn is_assigned(address: &Value) -> bool {
         (Some(assigned), Some(unassigned)) => assigned > unassigned,
         (assigned, _) => assigned.is_some(),
     }
+}
+
+/// The assigned addresses, which the introspection port lists without their owners.
+///
+/// # Errors
+/// One sentence.
+pub(crate) async fn introspect(port: SocketAddr) -> Result<Allocations, String> {
+    let body = timeout(TIMEOUT, fetch(port))
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))?;
+    parse_introspection(&body)
 }
 
 /// The body of `GET /v1/enis`.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _, SeekFrom},
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
@@ -47,6 +47,22 @@ pub(crate) fn read(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
     if bytes.len() as u64 > bound {
         return Err(FileError::TooLarge(bound));
     }
+    Ok(bytes)
+}
+
+/// The last `bound` bytes of a file. Follows symbolic links.
+///
+/// # Errors
+/// As described by [`FileError`].
+pub(crate) fn tail(path: &Path, bound: u64) -> Result<Vec<u8>, FileError> {
+    let mut file = open(path, 0)?;
+    let size = file.metadata().map_err(FileError::Io)?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(bound)))
+        .map_err(FileError::Io)?;
+    let mut bytes = Vec::new();
+    file.take(bound)
+        .read_to_end(&mut bytes)
+        .map_err(FileError::Io)?;
     Ok(bytes)
 }
 

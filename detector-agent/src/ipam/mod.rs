@@ -13,9 +13,9 @@
 //! allocations that cannot be read are reported as unknown, never as empty. What was found and what was not is reported
 //! as parts of `/readyz`, in the log once per change, and by `check`.
 
-mod aws;
+pub(crate) mod aws;
 mod azure;
-mod calico;
+pub(crate) mod calico;
 mod cilium;
 mod cni_config;
 mod directory_watch;
@@ -33,10 +33,10 @@ mod source;
 mod watcher;
 mod whole_pool;
 
-pub(crate) use cni_config::{configured_networks, network_config};
+pub(crate) use cni_config::network_config;
 use detector_engine::{ChangedAddresses, Pool};
 use detector_event::State;
-pub(crate) use files::read as read_file;
+pub(crate) use files::{FileError, read as read_file, tail as read_tail};
 pub use once::{IpamSnapshot, read_once};
 pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;

@@ -41,6 +41,7 @@ pub fn read_once(
         settings,
         node,
         kube: kube.as_ref(),
+        blocks: &Arc::default(),
     };
     let readers: Vec<_> = (0..)
         .zip(config.supported())

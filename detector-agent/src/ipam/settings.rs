@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use detector_engine::diagnosis::NetworkConfig;
 
+use super::cni_config::configured_networks;
 use crate::cli::{heading, parse_duration};
 
 /// Whether IPAM allocations are compared with live addresses.
@@ -49,6 +51,16 @@ pub struct IpamSettings {
     )]
     pub aws_ipam_file: PathBuf,
 
+    /// Log of ipamd, which says when it was started, and why it lost allocations. Read for a diagnosis alone.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "IPCONFLICT_AWS_LOG_FILE",
+        help_heading = heading::IPAM,
+        default_value = "/var/log/aws-routed-eni/ipamd.log"
+    )]
+    pub aws_log_file: PathBuf,
+
     /// Introspection port of ipamd.
     #[arg(
         long,
@@ -83,4 +95,34 @@ pub struct IpamSettings {
     /// Report an allocation that no pod uses after this time.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = parse_duration)]
     pub ipam_leak_after: Duration,
+}
+
+impl IpamSettings {
+    /// The configured networks, for a diagnosis.
+    ///
+    /// # Errors
+    /// One sentence, if not all of the configuration can be read.
+    pub(crate) fn networks(&self) -> Result<Vec<NetworkConfig>, String> {
+        match self.ipam {
+            IpamMode::Off => Err("--ipam is off".to_owned()),
+            IpamMode::Auto => configured_networks(&self.cni_conf_dir),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Default for IpamSettings {
+    /// As without flags, and nothing is read where a node has it.
+    fn default() -> Self {
+        Self {
+            ipam: IpamMode::Auto,
+            cni_conf_dir: PathBuf::new(),
+            aws_ipam_file: PathBuf::new(),
+            aws_log_file: PathBuf::new(),
+            aws_introspection: ([127, 0, 0, 1], 1).into(),
+            cilium_state_dir: PathBuf::new(),
+            azure_endpoints_file: PathBuf::new(),
+            ipam_leak_after: Duration::from_mins(10),
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! The IPAMs that can be read, and what the reader of one does.
 
-use std::{fmt::Debug, net::IpAddr, path::Path, time::Duration};
+use std::{fmt::Debug, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use detector_engine::{Ipam, PoolId};
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::{
-    PoolRead, aws, azure, calico, cilium, cni_config::Network, host_local, kube_ovn,
-    settings::IpamSettings,
+    PoolRead, aws, azure, calico, calico::FollowedBlocks, cilium, cni_config::Network, host_local,
+    kube_ovn, settings::IpamSettings,
 };
 use crate::kube_client::KubeClient;
 
@@ -57,6 +57,8 @@ pub(super) struct Context<'a> {
     pub(super) settings: &'a IpamSettings,
     pub(super) node: &'a str,
     pub(super) kube: Option<&'a KubeClient>,
+    /// Gets Calico's blocks, for others.
+    pub(super) blocks: &'a Arc<FollowedBlocks>,
 }
 
 /// Reads a pool's allocations; keeps its last snapshot.

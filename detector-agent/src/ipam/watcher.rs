@@ -17,6 +17,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
+    calico::FollowedBlocks,
     cni_config::{self, CniConfig, Network},
     directory_watch::{ChangedSubjects, DirectoryWatch},
     settings::{IpamMode, IpamSettings},
@@ -62,6 +63,8 @@ pub struct IpamWatcher<F> {
     unread: BTreeSet<PoolId>,
     /// Pools that are followed and have something to read.
     followed: (UnboundedSender<PoolId>, UnboundedReceiver<PoolId>),
+    /// Calico's, for others.
+    blocks: Arc<FollowedBlocks>,
     /// `None` if inotify is not available.
     directories: Option<DirectoryWatch<Subject>>,
 }
@@ -89,8 +92,14 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             next_id: 0,
             unread: BTreeSet::new(),
             followed: unbounded_channel(),
+            blocks: Arc::default(),
             directories: None,
         }
+    }
+
+    /// The blocks of Calico that are followed.
+    pub(crate) fn blocks(&self) -> Arc<FollowedBlocks> {
+        Arc::clone(&self.blocks)
     }
 
     /// Runs until the sender of `requests` is dropped. A requested pool is read at once.
@@ -224,6 +233,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                 settings: &self.settings,
                 node: &self.node,
                 kube: self.kube.as_ref(),
+                blocks: &self.blocks,
             };
             let Some(mut reader) = open(id, &network, &context) else {
                 continue;
@@ -265,12 +275,12 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         if self.directories.is_none() && reader.directory().is_some() {
             summary.push_str("; polled, because inotify is not available");
         }
-        self.show(&name, read.state, summary);
+        self.report_pool(&name, read.state, summary);
         (self.notify)(PoolUpdate::Read(read.pool, read.changed))
     }
 
-    /// Shows a pool in `/readyz`, and logs it if more than a count changed.
-    fn show(&mut self, name: &str, state: State, summary: String) {
+    /// Reports a pool in `/readyz`, and logs it if more than a count changed.
+    fn report_pool(&mut self, name: &str, state: State, summary: String) {
         let without_counts = summary.chars().filter(|c| !c.is_ascii_digit()).collect();
         let now = (state, without_counts);
         if self.logged.get(name) != Some(&now) {

@@ -1,4 +1,4 @@
-//! Watches that go on for as long as they are polled: kube's watcher, with a new connection when one is needed, delays after errors,
+//! Watches that continue for as long as they are polled: kube's watcher, with a new connection when one is needed, delays after errors,
 //! and a sign when it works again.
 
 use std::{fmt::Debug, time::Duration};
@@ -201,7 +201,7 @@ where
     /// Tries again after a delay. Returns what to report of it.
     fn failed(&mut self, error: WatchError) -> Option<KubeUpdate<K>> {
         let code = error.status_code();
-        // 410 Gone is part of the protocol: the watcher lists again. One that is too long has lasted long, and goes on.
+        // 410 Gone is part of the protocol: the watcher lists again. One that is too long has lasted long, and continues.
         if code == Some(410) || error.is_too_long() && !error.is_of_list() {
             let delay = with_jitter(self.delay.current(), &mut self.random);
             self.retry_at = Instant::now() + delay;

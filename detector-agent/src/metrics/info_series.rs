@@ -21,7 +21,7 @@ use prometheus_client::{
 
 /// A metric's name and HELP text.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Described {
+pub(super) struct MetricDescription {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
@@ -30,8 +30,8 @@ pub(super) struct Described {
 #[derive(Clone, Debug)]
 pub(super) struct InfoSeries<K, L> {
     table: Arc<Mutex<SeriesTable<K, L>>>,
-    info: Described,
-    overflow: Described,
+    info: MetricDescription,
+    overflow: MetricDescription,
     limit: usize,
 }
 
@@ -50,7 +50,7 @@ struct SeriesTable<K, L> {
 /// One subject's series.
 #[derive(Debug)]
 struct SubjectSeries<L> {
-    shown: Vec<Arc<L>>,
+    exported: Vec<Arc<L>>,
     overflow: Vec<Arc<L>>,
     /// Claimants that the conflict does not list.
     unlisted: usize,
@@ -66,7 +66,7 @@ impl<L> SubjectSeries<L> {
 
 impl<K: Copy + Eq + Hash, L: Eq + Hash> InfoSeries<K, L> {
     /// No series yet, and at most `limit`; `overflow` counts what has none.
-    pub(super) fn new(info: Described, overflow: Described, limit: usize) -> Self {
+    pub(super) fn new(info: MetricDescription, overflow: MetricDescription, limit: usize) -> Self {
         let table = SeriesTable {
             subjects: HashMap::new(),
             series: HashMap::new(),
@@ -92,15 +92,15 @@ impl<K: Copy + Eq + Hash, L: Eq + Hash> InfoSeries<K, L> {
         let mut table = self.lock();
         let place = table.remove(subject);
         let mut entry = SubjectSeries {
-            shown: Vec::new(),
+            exported: Vec::new(),
             overflow: Vec::new(),
             unlisted,
             place,
         };
         for info in series {
             let info = Arc::new(info);
-            if table.show(&info, self.limit) {
-                entry.shown.push(info);
+            if table.add_series(&info, self.limit) {
+                entry.exported.push(info);
             } else {
                 entry.overflow.push(info);
             }
@@ -122,7 +122,7 @@ impl<K: Copy + Eq + Hash, L: Eq + Hash> InfoSeries<K, L> {
     }
 
     #[cfg(test)]
-    fn shown(&self) -> (usize, usize) {
+    fn series_and_overflow(&self) -> (usize, usize) {
         let table = self.lock();
         (table.series.len(), table.overflow)
     }
@@ -136,7 +136,7 @@ impl<K: Copy + Eq + Hash, L: Eq + Hash> SeriesTable<K, L> {
         if let Some(place) = entry.place {
             self.waiting.remove(&place);
         }
-        for info in entry.shown {
+        for info in entry.exported {
             if let Some(users) = self.series.get_mut(&info) {
                 *users -= 1;
                 if *users == 0 {
@@ -148,7 +148,7 @@ impl<K: Copy + Eq + Hash, L: Eq + Hash> SeriesTable<K, L> {
     }
 
     /// Adds one series; `false` at the bound.
-    fn show(&mut self, info: &Arc<L>, limit: usize) -> bool {
+    fn add_series(&mut self, info: &Arc<L>, limit: usize) -> bool {
         if let Some(users) = self.series.get_mut(info) {
             *users += 1;
         } else if self.series.len() < limit {
@@ -182,8 +182,8 @@ impl<K: Copy + Eq + Hash, L: Eq + Hash> SeriesTable<K, L> {
             self.overflow -= entry.without_series();
             let mut overflow = Vec::new();
             for info in entry.overflow.drain(..) {
-                if self.show(&info, limit) {
-                    entry.shown.push(info);
+                if self.add_series(&info, limit) {
+                    entry.exported.push(info);
                 } else {
                     overflow.push(info);
                 }
@@ -208,13 +208,13 @@ where
             )
         };
         let one = ConstGauge::new(1i64);
-        let Described { name, help } = self.info;
+        let MetricDescription { name, help } = self.info;
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for info in &series {
             one.encode(family.encode_family(info.as_ref())?)?;
         }
         let overflow = ConstGauge::new(i64::try_from(overflow).unwrap_or(i64::MAX));
-        let Described { name, help } = self.overflow;
+        let MetricDescription { name, help } = self.overflow;
         overflow.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
     use crate::metrics::{AddressLabels, ConflictInfo};
 
     fn bounded(limit: usize) -> InfoSeries<ConflictId, ConflictInfo> {
-        let described = |name| Described { name, help: "" };
+        let described = |name| MetricDescription { name, help: "" };
         InfoSeries::new(described("info"), described("overflow"), limit)
     }
 
@@ -258,13 +258,13 @@ mod tests {
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(2), 0);
         series.set(THREE, pair(3), 0);
-        assert_eq!(series.shown(), (3, 3));
+        assert_eq!(series.series_and_overflow(), (3, 3));
         series.remove(ONE);
-        assert_eq!(series.shown(), (3, 1));
+        assert_eq!(series.series_and_overflow(), (3, 1));
         series.remove(THREE);
-        assert_eq!(series.shown(), (2, 0));
+        assert_eq!(series.series_and_overflow(), (2, 0));
         series.remove(TWO);
-        assert_eq!(series.shown(), (0, 0));
+        assert_eq!(series.series_and_overflow(), (0, 0));
         assert!(series.lock().waiting.is_empty() && series.lock().subjects.is_empty());
     }
 
@@ -274,22 +274,22 @@ mod tests {
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(2), 0);
         series.set(ONE, [info(1, "c")].into_iter(), 0);
-        assert_eq!(series.shown(), (3, 0));
+        assert_eq!(series.series_and_overflow(), (3, 0));
     }
 
     #[test]
     fn unlisted_claimants_are_counted_and_never_take_a_place() {
         let series = bounded(3);
         series.set(ONE, pair(1), 7);
-        assert_eq!(series.shown(), (2, 7));
+        assert_eq!(series.series_and_overflow(), (2, 7));
         series.set(TWO, pair(2), 2);
-        assert_eq!(series.shown(), (3, 10));
+        assert_eq!(series.series_and_overflow(), (3, 10));
         series.set(ONE, pair(1), 3);
-        assert_eq!(series.shown(), (3, 6));
+        assert_eq!(series.series_and_overflow(), (3, 6));
         series.remove(ONE);
-        assert_eq!(series.shown(), (2, 2));
+        assert_eq!(series.series_and_overflow(), (2, 2));
         series.remove(TWO);
-        assert_eq!(series.shown(), (0, 0));
+        assert_eq!(series.series_and_overflow(), (0, 0));
     }
 
     #[test]
@@ -297,11 +297,11 @@ mod tests {
         let series = bounded(10);
         series.set(ONE, pair(1), 0);
         series.set(TWO, pair(1), 0);
-        assert_eq!(series.shown(), (2, 0));
+        assert_eq!(series.series_and_overflow(), (2, 0));
         series.remove(ONE);
-        assert_eq!(series.shown(), (2, 0));
+        assert_eq!(series.series_and_overflow(), (2, 0));
         series.remove(TWO);
-        assert_eq!(series.shown(), (0, 0));
+        assert_eq!(series.series_and_overflow(), (0, 0));
     }
 
     #[test]

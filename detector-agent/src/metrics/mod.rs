@@ -22,7 +22,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use info_series::{Described, InfoSeries};
+use info_series::{InfoSeries, MetricDescription};
 use process::ProcessCollector;
 use swept::SweptConflicts;
 
@@ -122,11 +122,11 @@ impl Metrics {
         root.register_collector(Box::new(ProcessCollector::new()));
         let registry = root.sub_registry_with_prefix("ipconflict");
         let conflict_info = InfoSeries::new(
-            Described {
+            MetricDescription {
                 name: "conflict_info",
                 help: "Always 1, for each claimant of an active conflict.",
             },
-            Described {
+            MetricDescription {
                 name: "conflict_info_overflow",
                 help: "Number of claimants of active conflicts without a series in ipconflict_conflict_info, because of its bound or of the bound on listed claimants.",
             },
@@ -134,11 +134,11 @@ impl Metrics {
         );
         registry.register_collector(Box::new(conflict_info.clone()));
         let anomaly_info = InfoSeries::new(
-            Described {
+            MetricDescription {
                 name: "anomaly_info",
                 help: "Always 1, for each active anomaly.",
             },
-            Described {
+            MetricDescription {
                 name: "anomaly_info_overflow",
                 help: "Number of active anomalies without a series in ipconflict_anomaly_info, because of its bound.",
             },
@@ -325,8 +325,8 @@ impl Metrics {
         self.deliveries.get_or_create(&labels).inc_by(events);
     }
 
-    /// Shows how many events wait for a sink, and how many are parked.
-    pub fn show_queue(&self, sink: &str, pending: usize, parked: usize) {
+    /// Sets how many events wait for a sink, and how many are parked.
+    pub fn set_queue(&self, sink: &str, pending: usize, parked: usize) {
         let labels = Sink {
             sink: sink.to_owned(),
         };
@@ -366,13 +366,13 @@ impl Metrics {
                     #[allow(clippy::cast_precision_loss)] // microseconds up to 2^52 are exact
                     latency.observe(data.latency_us as f64 / 1e6);
                 }
-                self.show_conflict(data);
+                self.set_conflict_info(data);
             }
-            AnyEvent::Anomaly(event) => self.show_anomaly(&event.data),
+            AnyEvent::Anomaly(event) => self.set_anomaly_info(&event.data),
         }
     }
 
-    fn show_conflict(&self, data: &ConflictData) {
+    fn set_conflict_info(&self, data: &ConflictData) {
         self.swept.update(data);
         if data.is_resolved() {
             self.conflict_info.remove(data.conflict_id);
@@ -409,7 +409,7 @@ impl Metrics {
             .set(data.conflict_id, series, data.claimants_omitted);
     }
 
-    fn show_anomaly(&self, data: &AnomalyData) {
+    fn set_anomaly_info(&self, data: &AnomalyData) {
         if data.is_resolved() {
             self.anomaly_info.remove(data.anomaly_id);
             return;

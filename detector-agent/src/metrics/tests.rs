@@ -132,13 +132,13 @@ fn receiver_of_the_traffic_gets_a_series_first() {
     let mut event = samples::raised("10.0.0.1");
     event.data.traffic_goes_to = Some(event.data.claimants[1].device.clone());
     metrics.count_event(&event.clone().into());
-    let shown = metrics.conflict_info.labels();
-    assert_eq!(shown[0].device, event.data.claimants[1].device);
-    assert_eq!(shown.len(), 1);
+    let labels = metrics.conflict_info.labels();
+    assert_eq!(labels[0].device, event.data.claimants[1].device);
+    assert_eq!(labels.len(), 1);
 }
 
 fn one_series<K: Copy + Eq + std::hash::Hash, L: Eq + std::hash::Hash>() -> InfoSeries<K, L> {
-    let described = |name| Described { name, help: "" };
+    let described = |name| MetricDescription { name, help: "" };
     InfoSeries::new(described("info"), described("overflow"), 1)
 }
 
@@ -152,10 +152,10 @@ fn active_anomaly_has_a_series_with_its_pod() {
     // The pod becomes known.
     event.data.pod = samples::drift("10.0.0.1").data.pod;
     metrics.count_event(&event.clone().into());
-    let shown = metrics.anomaly_info.labels();
+    let labels = metrics.anomaly_info.labels();
     let pod = event.data.pod.clone().unwrap();
     assert_eq!(
-        *shown[0],
+        *labels[0],
         AnomalyInfo {
             address: event.data.address.into(),
             vlan: "7".to_owned(),
@@ -166,11 +166,11 @@ fn active_anomaly_has_a_series_with_its_pod() {
             cause: "",
         }
     );
-    assert_eq!(shown.len(), 1);
+    assert_eq!(labels.len(), 1);
     event.data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 9).into());
     metrics.count_event(&event.clone().into());
-    let shown = metrics.anomaly_info.labels();
-    let causes: Vec<_> = shown.iter().map(|labels| labels.cause).collect();
+    let labels = metrics.anomaly_info.labels();
+    let causes: Vec<_> = labels.iter().map(|info| info.cause).collect();
     assert_eq!(causes, ["ipam_state_wiped"]);
     event.data.state = SubjectState::Resolved;
     metrics.count_event(&event.into());
@@ -217,7 +217,7 @@ fn metrics_with_every_family() -> String {
     metrics.count_deliveries("webhook", "delivered", 1);
     let unknown = Diagnosed::new(Cause::Unknown, CauseConfidence::Likely);
     metrics.diagnoses.get_or_create(&unknown).inc();
-    metrics.show_queue("webhook", 1, 1);
+    metrics.set_queue("webhook", 1, 1);
     metrics.count_event(&samples::drift("10.0.0.2").into());
     let address = AddressLabels::new([10, 0, 0, 1].into(), &Network::Node, (None, None));
     metrics.conflict_info.set(

@@ -103,7 +103,7 @@ pub fn start(
         counters.clone(),
     );
     threads::spawn("persist", move || {
-        // Dropped when the thread ends, also by a panic.
+        // Dropped when the thread ends, even by a panic.
         let _end = end;
         worker.run(&loaded);
     })?;

@@ -142,8 +142,8 @@ pub fn builder() -> Builder {
     builder
 }
 
-/// Whether the file is damaged, so that a retry is useless; also after a crash while it was created (redb reports "invalid
-/// data" then).
+/// Whether the file is damaged, so that a retry is useless. It is so after a crash while it was created as well (redb then
+/// reports "invalid data").
 pub(crate) fn is_damaged(error: &DatabaseError) -> bool {
     match error {
         DatabaseError::Storage(StorageError::Corrupted(_)) => true,
@@ -177,7 +177,7 @@ fn open_file(path: &Path) -> Result<Database, StoreError> {
         Ok(database)
     };
     let create = || {
-        // Damage in a page that is read to open the file makes redb panic here, too.
+        // Damage in a page that is read to open the file makes redb panic here as well.
         catch_unwind(create).unwrap_or_else(|_| {
             let what = "its pages are inconsistent".to_owned();
             Err(StorageError::Corrupted(what).into())

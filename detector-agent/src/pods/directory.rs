@@ -48,6 +48,18 @@ pub struct PodDirectory {
 }
 
 impl PodDirectory {
+    /// With these pods, each on a device.
+    #[cfg(test)]
+    pub(crate) fn of(pods: impl IntoIterator<Item = (IfIndex, Arc<Pod>)>) -> Self {
+        let directory = Self::default();
+        let known = |(ifindex, pod)| ((ifindex, 0), PodAnswer::Known(pod));
+        directory.publish_answers(Answers {
+            pods: pods.into_iter().map(known).collect(),
+            ..Answers::default()
+        });
+        directory
+    }
+
     /// The pod behind a claimant, or why it is not known.
     #[must_use]
     pub fn pod_of(&self, claimant: &Claimant) -> PodAnswer {

@@ -37,6 +37,9 @@ pub use cri::Cri;
 pub(crate) use cri::{ListedSandboxes, SandboxList};
 pub use directory::{IS_THE_NODE, PodDirectory, PodLookups};
 pub use kube::KubePods;
+#[cfg(test)]
+pub(crate) use kube::PluginPod;
+pub(crate) use kube::{PluginContainer, PluginPods};
 pub use matcher::{DeviceMatcher, PodRecord};
 pub use once::resolve_once;
 pub use resolver::{LOOKUP_QUEUE, LookupRequest, LookupUpdate, PodResolver};

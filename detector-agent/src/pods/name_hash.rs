@@ -13,8 +13,8 @@ use sha2::Sha256;
 const DIGITS: usize = 11;
 /// Longest prefix before them: a device name has at most 15 bytes (`IFNAMSIZ`).
 const PREFIX: usize = 4;
-/// AWS numbers a pod's further interfaces from 1; this many are tried.
-const FURTHER_INTERFACES: u32 = 8;
+/// AWS numbers a pod's secondary interfaces from 1; this many are tried.
+const SECONDARY_INTERFACES: u32 = 8;
 /// The pod's interface, which is part of what Cilium hashes.
 const INTERFACE: &str = "eth0";
 
@@ -34,7 +34,7 @@ impl HashedNames {
         for (index, pod) in pods.enumerate() {
             let key = format!("{}.{}", pod.namespace, pod.name);
             this.tails.insert(tail(&key), index);
-            for interface in 1..=FURTHER_INTERFACES {
+            for interface in 1..=SECONDARY_INTERFACES {
                 this.tails
                     .insert(tail(&format!("{key}.{interface}")), index);
             }
@@ -63,7 +63,7 @@ impl HashedNames {
 }
 
 /// The name without prefix in Calico, AWS and Azure's transparent mode. `key` is `<namespace>.<pod>`; AWS appends
-/// `.<index>` for further interfaces.
+/// `.<index>` for secondary interfaces.
 fn tail(key: &str) -> String {
     hex(&Sha1::digest(key), DIGITS)
 }

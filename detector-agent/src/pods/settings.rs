@@ -102,8 +102,8 @@ pub struct PodLookupSettings {
     )]
     pub cni_cache_dir: PathSetting,
 
-    /// Use the Kubernetes API to look up pods and to create Events on the pods of a conflict: in a cluster (`auto`),
-    /// also with a kubeconfig (`on`), or `off`.
+    /// Use the Kubernetes API to look up pods and to create Events on the pods of a conflict: only in a cluster
+    /// (`auto`), also with a kubeconfig (`on`), or never (`off`).
     #[arg(
         long,
         value_name = "MODE",

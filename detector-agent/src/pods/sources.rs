@@ -1,6 +1,6 @@
 //! The configured pod sources.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -8,7 +8,8 @@ use tokio::{
 };
 
 use super::{
-    CniCache, Cri, KubePods, PathSetting, PodLookupSettings, PodSource, SourceStatus, kube,
+    CniCache, Cri, KubePods, PathSetting, PluginPods, PodLookupSettings, PodSource, SourceStatus,
+    kube,
     source::{SourceReport, query, serve},
 };
 use crate::kube_client::KubeClient;
@@ -36,6 +37,12 @@ impl PodSources {
             kube: kube.map(|client| KubePods::new(client, node, &settings.pod_labels)),
             timeout: settings.lookup_timeout,
         }
+    }
+
+    /// The pods of network plugins, which are known once the Kubernetes API has listed pods.
+    pub(crate) fn plugins(&self) -> Arc<PluginPods> {
+        let kube = self.kube.as_ref();
+        kube.map(KubePods::plugins).unwrap_or_default()
     }
 
     /// The state of each source before its first query.

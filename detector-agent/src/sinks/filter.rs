@@ -14,8 +14,8 @@ pub const INFORMATION: [SubjectKind; 1] = [SubjectKind::Anomaly(AnomalyKind::Ipa
 pub struct Filter {
     /// Kinds to deliver; empty for all except [`INFORMATION`].
     pub kinds: Vec<SubjectKind>,
-    /// Kubernetes namespaces, one of which a claimant's pod (an anomaly's pod) must be in; empty for all, also if no
-    /// pod is known.
+    /// Kubernetes namespaces: a claimant's pod (an anomaly's pod) must be in one of them; empty for all, including
+    /// unknown pods.
     pub namespaces: Vec<String>,
     /// The least confidence of a conflict; an anomaly has none.
     pub confidence: Confidence,

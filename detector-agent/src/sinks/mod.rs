@@ -1,11 +1,11 @@
 //! Where events go: event lines, webhooks, Alertmanagers, Kubernetes events and the HTTP feed.
 //!
-//! The event loop creates each event and offers it to every sink. A sink accepts it at once or drops it: none can
+//! The event loop creates each event and passes it to every sink. A sink accepts it at once or drops it: none can
 //! delay another, or detection.
 
 pub mod alertmanager;
 pub mod client;
-pub(crate) mod feed;
+pub(crate) mod event_feed;
 pub mod filter;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -24,26 +24,24 @@ use std::fmt;
 
 use detector_event::AnyEvent;
 
-pub use feed::Feed;
+pub use event_feed::EventFeed;
 
 /// Receives events on the event loop's thread. Must return at once: a sink that sends over a network does so from a
 /// queue of its own.
 pub trait EventSink: Send + fmt::Debug {
-    /// Accepts one event, or drops and counts it.
-    fn offer(&mut self, event: &AnyEvent);
+    /// Something was raised, updated or resolved. Accepts the event, or drops and counts it.
+    fn on_event(&mut self, event: &AnyEvent);
 
-    /// Gets the state of an active conflict that is as in the last event about it: after a restart, because what that event
-    /// contained becomes known again.
-    fn repeat(&mut self, state: &AnyEvent) {
-        self.offer(state);
+    /// An update changed nothing that the last event about the conflict contained: after a restart, that becomes known again.
+    fn on_unchanged_update(&mut self, state: &AnyEvent) {
+        self.on_event(state);
     }
 
-    /// Gets the state of an active conflict or anomaly without a change: one that an earlier agent raised, or whose pod
-    /// became known.
-    fn show(&mut self, _state: &AnyEvent) {}
+    /// The state of an active conflict or anomaly, without an update: an earlier agent raised it, or its pod became known.
+    fn on_current_state(&mut self, _state: &AnyEvent) {}
 
-    /// Gets an event that the agent of another node reports, for people who look at this node.
-    fn display(&mut self, _event: &AnyEvent) {}
+    /// The agent of another node reports this event; it is for people who look at this node.
+    fn on_remote_event(&mut self, _event: &AnyEvent) {}
 
     /// Whether it dropped something, has room again, and wants [`EventSink::catch_up`].
     fn is_behind(&self) -> bool {

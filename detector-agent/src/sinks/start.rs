@@ -97,7 +97,7 @@ impl Senders {
         Ok((senders, event_sinks))
     }
 
-    /// Sends what can be sent within `deadline`; the rest stays stored. To be called once no more events are offered.
+    /// Sends what can be sent within `deadline`; the rest stays stored. To be called once no more events follow.
     pub async fn stop(mut self, deadline: Duration) {
         // The last events are stored, and so available to the senders, before these are stopped.
         let flushed = async {

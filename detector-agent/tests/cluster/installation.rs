@@ -61,7 +61,7 @@ fn previous_image() -> PathBuf {
     env::var_os("CLUSTER_PREVIOUS_IMAGE").map_or_else(|| image().to_owned(), PathBuf::from)
 }
 
-/// A cluster of which one node is looked at.
+/// A cluster whose first node is looked at.
 pub(crate) struct Installation {
     pub(crate) cluster: Cluster,
     chart: PathBuf,
@@ -73,7 +73,7 @@ impl Installation {
     pub(crate) fn prepare(options: &ClusterOptions) -> Self {
         let began = Instant::now();
         let cluster = Cluster::start(&programs(), options).unwrap();
-        // First, because it may have the name of the other one, too.
+        // First, because it may have the name of the other one as well.
         let repository = chart_image(root()).unwrap();
         let (repository, _) = repository.rsplit_once(':').unwrap();
         let name = format!("{repository}:{PREVIOUS_TAG}");

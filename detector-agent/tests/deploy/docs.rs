@@ -23,10 +23,12 @@ const GENERATED: [&str; 2] = [
     "\n<!-- End of the generated part -->\n",
 ];
 
-/// README and everything in docs/.
+/// The documents at the top and everything in docs/.
 fn documents() -> Vec<PathBuf> {
-    let mut found = vec![root().join("README.md")];
-    for folder in ["docs", "docs/runbooks"] {
+    let mut found = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .map(|name| root().join(name))
+        .to_vec();
+    for folder in ["docs", "docs/design", "docs/runbooks"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|end| end == "md") {
@@ -204,7 +206,7 @@ fn documented_bounds_match_the_code() {
     let listed = bounds.claimants_per_conflict;
     row("claimants listed in one conflict", &[listed]);
     row("primary addresses of one pod", &[MAX_PRIMARY_ADDRESSES]);
-    row("further addresses of one device", &[MAX_LOOKUPS]);
+    row("secondary addresses of one device", &[MAX_LOOKUPS]);
 }
 
 /// Links between documents, and files of the repository that they name.

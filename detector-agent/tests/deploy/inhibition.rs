@@ -40,7 +40,7 @@ const NOTIFIED: [&str; 11] = [
 ];
 
 /// The alerts of one state, written as above.
-fn shown(
+fn alerts_in_state(
     alertmanager: &Alertmanager<'_>,
     state: &str,
     given: &[&str],
@@ -75,9 +75,9 @@ fn consequences_of_an_alert_are_not_notified() {
     let (inhibited, notified): (BTreeSet<_>, BTreeSet<_>) =
         (expected(&INHIBITED), expected(&NOTIFIED));
     until(DEADLINE, "the alerts to be inhibited", || {
-        let found = shown(&alertmanager, "--inhibited", &INHIBITED)?;
+        let found = alerts_in_state(&alertmanager, "--inhibited", &INHIBITED)?;
         ensure!(found == inhibited, "inhibited: {found:#?}");
-        let found = shown(&alertmanager, "--active", &NOTIFIED)?;
+        let found = alerts_in_state(&alertmanager, "--active", &NOTIFIED)?;
         ensure!(found == notified, "active: {found:#?}");
         Ok(())
     })

@@ -127,7 +127,7 @@ fn comparable(mut documents: Vec<Value>) -> Vec<Value> {
     in_order(documents)
 }
 
-/// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted, too.
+/// The documents sorted by kind and name, with lists that are sets in Kubernetes sorted as well.
 fn in_order(mut documents: Vec<Value>) -> Vec<Value> {
     for document in &mut documents {
         let container = ["spec", "template", "spec", "containers", "0"];
@@ -215,7 +215,7 @@ fn monitoring_equals_the_chart_with_values() {
     assert_same("monitoring", &in_order(built), &in_order(rendered));
 }
 
-/// A pod that keeps the old configuration until somebody restarts it would be a trap.
+/// Otherwise a pod would keep the old configuration until it is restarted by hand.
 #[test]
 fn changed_configuration_restarts_the_pods() {
     let changed = kustomize(

@@ -1,4 +1,4 @@
-//! Attaching and detaching beside filters and programs of others.
+//! Attaching and detaching next to filters and programs of others.
 
 use std::{
     thread,

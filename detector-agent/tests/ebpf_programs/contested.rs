@@ -208,13 +208,13 @@ fn contested_claims_have_a_budget_too() {
 
 #[test]
 fn claims_of_an_address_are_published_again_once_others_claim_it() {
-    const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 12);
+    const UNCONTESTED: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 12);
     let mut fixture = Fixture::new(&EbpfOptions::default());
     let frames = [
         Frame::announcement(MAC, VICTIM),
         Frame::announcement(MacAddress([2, 0, 0, 0, 1, 1]), VICTIM),
         Frame::advertisement(MAC, VICTIM6, Some(MAC), NaFlags::OVERRIDE),
-        Frame::announcement(MAC, BESIDE),
+        Frame::announcement(MAC, UNCONTESTED),
     ];
     assert_eq!(fixture.claims_of(&frames).len(), 4);
     let holder = AddressHolder::Device(fixture.ifindex);
@@ -230,7 +230,7 @@ fn claims_of_an_address_are_published_again_once_others_claim_it() {
         }
         let mut claims = fixture.claims_of(&frames);
         // It may share a bucket with one of the others.
-        claims.retain(|claim| claim.address != BESIDE);
+        claims.retain(|claim| claim.address != UNCONTESTED);
         claims.len()
     };
     assert_eq!(published_after(changed(Some(holder))), 3);

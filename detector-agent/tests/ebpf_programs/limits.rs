@@ -62,7 +62,7 @@ fn claim_is_published_again_after_the_interval() {
 
 #[test]
 fn every_move_of_a_shared_address_is_published() {
-    const BESIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 10);
+    const UNSHARED: Ipv4Addr = Ipv4Addr::new(10, 244, 3, 10);
     let mut fixture = Fixture::new(&EbpfOptions {
         shared: vec![
             "10.244.2.0/24".parse().unwrap(),
@@ -79,7 +79,7 @@ fn every_move_of_a_shared_address_is_published() {
     let other = FrameSender::open(&other).unwrap();
     let mut seen = Vec::new();
     for _ in 0..3 {
-        for address in [ADDRESS, ADDRESS, BESIDE] {
+        for address in [ADDRESS, ADDRESS, UNSHARED] {
             fixture
                 .sender
                 .send(&Frame::announcement(MAC, address))
@@ -97,7 +97,7 @@ fn every_move_of_a_shared_address_is_published() {
         claims.count()
     };
     assert_eq!(claimed(ADDRESS), 12);
-    assert_eq!(claimed(BESIDE), 2, "not a shared address");
+    assert_eq!(claimed(UNSHARED), 2, "not a shared address");
     // Repeated claims of the same device are not published.
     let frames: Vec<Frame> = (0..5).map(|_| Frame::announcement(MAC, ADDRESS)).collect();
     assert_eq!(fixture.claims_of(&frames).len(), 1);

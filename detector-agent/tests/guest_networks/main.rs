@@ -6,7 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
-mod further;
+mod internal_interfaces;
 mod site;
 mod vlans;
 mod vrfs;

@@ -204,7 +204,7 @@ fn pod_that_starts_during_a_flood_is_protected() {
     let node = Node::new("floodstart").unwrap();
     let hostile = hostile_pods(&node, 1);
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    // It claims the address before, too, which is no conflict yet.
+    // It claims the address before that as well, which is no conflict yet.
     flood(&hostile[0], 100, Some(&victim(0)));
     let _victim = node.add_pod(&victim_pod(0)).unwrap();
     wait_claims(&node, &victim(0), 1);

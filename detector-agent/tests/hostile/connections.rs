@@ -105,7 +105,7 @@ fn metrics_on_the_node() -> AgentCommand {
     AgentCommand::run(AGENT).args(["--metrics-listen", ENDPOINT])
 }
 
-/// As somebody sets it who exposes everything.
+/// The setting that exposes everything.
 fn everything_everywhere() -> AgentCommand {
     AgentCommand::run(AGENT).args(["--listen", "0.0.0.0:9842"])
 }
@@ -216,9 +216,9 @@ fn connections_from_many_addresses_do_not_displace_the_nodes() {
     }
 }
 
-/// Prometheus runs in a pod, too.
+/// Prometheus runs in a pod as well.
 #[test]
-fn a_pod_with_one_connection_is_served_beside_pods_with_many() {
+fn a_pod_with_one_connection_is_served_while_others_have_many() {
     let site = Site::new("fair", 22, 1, &metrics_on_the_node());
     let _clients = site.attack(ENDPOINT, 1000, ClientBehaviour::SlowRequest);
     let prometheus = TestClient::new(site.pods[0].netns(), format!("http://{ENDPOINT}"));

@@ -44,7 +44,7 @@ fn assign_all(pod: &Pod, addresses: u16, _: u16) {
     pod.netns().ip_batch(lines).unwrap();
 }
 
-/// Pods that begin with different addresses use up their budgets for what nobody else claims for different ones.
+/// Pods that begin with different addresses use up their budgets for addresses that no other device claims, for different ones.
 fn announce_all(pod: &Pod, addresses: u16, first: u16) {
     let frames: Vec<_> = (first..addresses)
         .chain(0..first)
@@ -53,7 +53,7 @@ fn announce_all(pod: &Pod, addresses: u16, first: u16) {
     FrameSender::open(pod).unwrap().send_all(&frames).unwrap();
 }
 
-/// Many pods claim the same addresses at once, and two others one that nobody else has.
+/// Many pods claim the same addresses at once, and two others one that no other pod has.
 fn assert_memory_suffices(prefix: &str, pods: u16, addresses: u16, claim_all: Claim) {
     let node = Node::new(prefix).unwrap();
     let names: Vec<_> = (0..pods).map(|n| format!("vethbad{n}")).collect();

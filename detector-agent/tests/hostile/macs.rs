@@ -84,7 +84,7 @@ fn mac_stolen_packet_by_packet_is_found_once() {
 
 /// More MAC addresses behind the attacker's port than the agent keeps of one.
 #[test]
-fn mac_stolen_beside_a_flood_of_others_is_found() {
+fn mac_stolen_during_a_flood_of_others_is_found() {
     let (node, [victim, attacker]) = bridged_pods("macflood");
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let mac = |n: u16| {

@@ -127,8 +127,8 @@ fn pod_with_a_programs_address_does_not_take_its_name() {
     }
 }
 
-/// The agent remembers no claim in frames that nobody contested, so that after its restart it knows the attacker alone until
-/// the silent pod sends a frame. Neither of them counts as the newest, also after another restart.
+/// The agent remembers no uncontested claim in frames, so that after its restart it knows the attacker alone until
+/// the silent pod sends a frame. Neither of them counts as the newest, even after another restart.
 #[test]
 fn program_silent_over_a_restart_is_neither_newest_nor_blamed() {
     const DEVICES: [&str; 2] = ["vethattacker", "vethsilent"];

@@ -1,4 +1,4 @@
-//! A pod that advertises itself as a router: the finding names it, and nobody else is accused of anything.
+//! A pod that advertises itself as a router: the finding names it, and no other pod is accused of anything.
 
 use std::{fs, net::Ipv6Addr};
 
@@ -169,7 +169,7 @@ fn autoconfigured_addresses_are_no_drift() {
     for pod in [&pods[0], &pods[2]] {
         wait_claims(&node, &autoconfigured(pod).to_string(), 1);
     }
-    // Drift about an address that somebody assigned later is reported all the same.
+    // Drift about an address that a pod assigns to itself later is still reported.
     pods[2].add_address("fd00::99/64").unwrap();
     agent
         .wait_event(DEADLINE, |event| {

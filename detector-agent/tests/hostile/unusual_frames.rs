@@ -114,7 +114,7 @@ fn claim_behind_priority_tags_to_the_node_raises() {
     assert_eq!(conflict.devices(), ["vetha", "vethb"]);
 }
 
-/// An entry of the node's table that nobody confirms is not evidence, so here, too, the next frame counts.
+/// An unconfirmed entry of the node's table is not evidence, so the next frame counts here as well.
 #[test]
 fn hijack_behind_tags_before_the_start_raises_on_a_routed_device() {
     let node = Node::new("earlytags").unwrap();
@@ -188,7 +188,7 @@ fn hijack_behind_tags_goes_on_over_a_restart() {
     let before = first.wait_raised(OWNER).unwrap();
     first.terminate(DEADLINE).unwrap();
 
-    // One that began meanwhile, and one that goes on.
+    // One that began meanwhile, and one that continues.
     let asking = (pods[2].mac(), VICTIM6.parse().unwrap());
     let advertisement =
         Frame::solicited_advertisement(mac, OWNER6.parse().unwrap(), Some(mac), asking);

@@ -118,7 +118,7 @@ fn active_conflicts_change_before_their_event() {
     first.delete().unwrap();
 }
 
-/// Neither by address, nor with those of the node, nor with those that nobody has any more.
+/// Neither by address, nor with those of the node, nor with those that no device has any more.
 #[test]
 fn metrics_count_the_claims_that_the_api_lists() {
     let node = Node::new("claims").unwrap();

@@ -198,7 +198,7 @@ fn change_of_a_calico_block_is_seen_by_its_watch() {
     // The pools, the block at the start, and one read before each drift was raised.
     let requests = calico.api.requests();
     assert!(reads(&requests) <= 2 + 3, "{requests:?}");
-    // It ends with its block, too.
+    // It ends with its block as well.
     calico.api.delete_ipam_block("10.244.9.0/26");
     wait_for(&agent, ANOMALY_RAISED, 4);
 }

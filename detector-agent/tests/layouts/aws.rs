@@ -182,7 +182,7 @@ fn deletion_of_the_older_pod_takes_the_route_of_the_newer_one() {
     layout.events();
 }
 
-/// The rule that leads to the main table comes before those of the tables of further interfaces.
+/// The rule that leads to the main table comes before those of the tables of secondary interfaces.
 #[test]
 fn rules_decide_between_the_tables() {
     let layout = Layout::new("aws");

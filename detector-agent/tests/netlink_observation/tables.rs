@@ -22,7 +22,7 @@ fn routes_are_observed_and_in_snapshots() -> Result<()> {
         table: 254,
     };
     node.ip("route add 10.244.2.10/32 dev vpa scope link")?;
-    let added = Observation::RouteBeside(expected, RoutePlace::First);
+    let added = Observation::RouteInserted(expected, RoutePlace::First);
     observer.wait_for("the route", |what| *what == added)?;
     let has_route = || -> Result<bool> {
         Ok(read(&node, &selector())?
@@ -68,11 +68,11 @@ fn changes_that_affect_routing_are_observed() -> Result<()> {
     for (command, expected) in [
         (
             "route add 10.244.2.10 dev vpa",
-            Observation::RouteBeside(target, RoutePlace::First),
+            Observation::RouteInserted(target, RoutePlace::First),
         ),
         (
             "route append 10.244.2.10 dev vpb",
-            Observation::RouteBeside(second, RoutePlace::Last),
+            Observation::RouteInserted(second, RoutePlace::Last),
         ),
         (
             "route delete 10.244.2.10 dev vpa",
@@ -92,7 +92,7 @@ fn changes_that_affect_routing_are_observed() -> Result<()> {
         ),
         (
             "route add 10.244.2.11 dev vpa",
-            Observation::RouteBeside(at(11), RoutePlace::First),
+            Observation::RouteInserted(at(11), RoutePlace::First),
         ),
         (
             "route replace 10.244.2.11 nexthop dev vpa nexthop dev vpb",

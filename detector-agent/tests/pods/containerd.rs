@@ -236,7 +236,7 @@ fn stopped_runtime_does_not_remove_known_pods() {
         .unwrap();
     let resolved = [(address.clone(), resolved.event.conflict().unwrap())].into();
     assert_eq!(named(&resolved), both);
-    // A conflict of a device that appears while the runtime is stopped is raised, too.
+    // A conflict of a device that appears while the runtime is stopped is raised as well.
     let before = agent.event_count();
     let spec = detector_testkit::PodSpec::new("vethlate").address(format!("{address}/24"));
     let _late = node.add_pods(&[spec]).unwrap();

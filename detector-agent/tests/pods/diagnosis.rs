@@ -1,11 +1,11 @@
 //! Why pods have one address, explained with a real containerd and the real `ptp` and `host-local`.
 
-use std::{fs, time::SystemTime};
+use std::{fs, path::PathBuf, time::SystemTime};
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, containerd::Sandbox,
-    event::Conflict, http::TestClient, until,
+    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, browser::Browser,
+    containerd::Sandbox, event::Conflict, http::TestClient, until,
 };
 use serde_json::{Value, json};
 
@@ -93,6 +93,24 @@ fn wiped_state_is_one_cause_for_all_pods() {
         let timeline = conflict.timeline.iter();
         assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
     }
+    let browser = Browser::start(&node, 9842).unwrap();
+    browser.emulate_screen(1280, 900, false).unwrap();
+    browser.open("http://127.0.0.1:9842/").unwrap();
+    browser
+        .wait("document.querySelectorAll('#anomalies .card').length === 1")
+        .unwrap();
+    browser
+        .wait("document.querySelector('#anomalies h3').innerText === '4 addresses'")
+        .unwrap();
+    browser
+        .eval("document.querySelector('#anomalies details').open = true")
+        .unwrap();
+    browser
+        .wait("document.querySelectorAll('#anomalies details li').length >= 2")
+        .unwrap();
+    let screenshot = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("status-page/wiped.png");
+    browser.screenshot(&screenshot).unwrap();
+    assert_eq!(browser.console_errors().unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -104,7 +122,7 @@ fn single_reservation_removed_under_a_pod_is_a_release() {
     let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
     let network = containerd.ipam_dir().join("testkit");
     fs::remove_file(network.join("10.244.2.3")).unwrap();
-    // `host-local` goes on from the last address.
+    // `host-local` continues from the last address.
     fs::write(network.join("last_reserved_ip.0"), "10.244.2.2").unwrap();
     run(&mut containerd, &["cart-1"]);
     let conflict = explained(&agent, 1).remove(0);
@@ -194,7 +212,7 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     assert!(summary.contains("default/squatter"), "{summary}");
 }
 
-/// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces are here all the same.
+/// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces still exist.
 #[test]
 fn state_on_a_tmpfs_does_not_survive_a_restart_of_the_runtime() {
     let node = Node::new("tmpfsstate").unwrap();

@@ -1,4 +1,4 @@
-//! Debian's real Alertmanager: a conflict is shown, silenced and resolved, and is one alert if Prometheus sends it, too.
+//! Debian's real Alertmanager: a conflict is shown, silenced and resolved, and is one alert if Prometheus sends it as well.
 
 use std::{fs, path::Path, time::Duration};
 

@@ -163,7 +163,7 @@ fn full_ring_buffer_triggers_a_resync() {
         .wait_event(DEADLINE, |event| event.raises("10.244.2.10"))
         .unwrap();
 
-    // The reader is paused so that the ring fills up on a fast machine, too.
+    // The reader is paused so that the ring fills up even on a fast machine.
     pause(&agent);
     let noisy = FrameSender::open(&pods[2]).unwrap();
     let frames: Vec<_> = (0..200u8)
@@ -211,7 +211,7 @@ fn netlink_overrun_under_churn_triggers_a_resync() {
 /// An agent that is paused under churn loses every notification that arrives while its buffers are
 /// full. The length of the pause does not matter once they are full, so a bounded churn that fills them
 /// stands for a pause of any length (such as 30 s); what the kernel expires meanwhile would be notified
-/// into a full buffer, too.
+/// into a full buffer as well.
 #[test]
 fn agent_paused_under_churn_recovers_the_current_state() {
     for seed in [7, 8, 9] {

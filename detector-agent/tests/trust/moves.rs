@@ -130,7 +130,7 @@ fn flapping_ends_with_the_removal_of_a_participant() {
     assert_eq!(conflict.kind, "flapping");
     let left = conflict.claimant("vethb").unwrap().left.clone();
     assert_eq!(left.as_deref(), Some("device_removed"));
-    // The other one takes over from nobody.
+    // The other one takes over from no other pod.
     take_over(&site.pods[0]);
     let events = site.barrier.pass(&site.node, &site.agent).unwrap();
     let last = events.iter().rfind(|r| r.event.subject == VIP).unwrap();

@@ -66,7 +66,7 @@ fn place_of_ours(node: &Node, device: &str) -> String {
     format!("prio {priority} handle {handle}")
 }
 
-/// A node with two pods, one of which the agent finds at its start and the other later.
+/// A node with two pods; the agent finds one at its start and the other later.
 fn early_and_late_pod(prefix: &str, attach: &str) -> (Node, Vec<Pod>, Agent) {
     let node = Node::new(prefix).unwrap();
     let mut pods = vec![node.add_pod(&PodSpec::new("vetha")).unwrap()];

@@ -37,7 +37,7 @@ fn wait_claim(node: &Node, device: &str) {
 }
 
 /// The one conflict that the API shows, once it shows one.
-fn shown(node: &Node) -> Value {
+fn conflict_in_api(node: &Node) -> Value {
     until(DEADLINE, "the conflict in the API", || {
         let answer = answer(node, "/api/v1/conflicts")?;
         let conflict = answer["conflicts"].get(0);
@@ -66,34 +66,28 @@ fn since_newest_and_latency_survive_a_kill() {
     assert_eq!(newest(&before), [("vethb", Some("first_sight"))]);
     let since = |device| before.claimant(device).unwrap().since.clone().unwrap();
     assert!(since("vetha") < since("vethb"), "{before:?}");
-    let shown_before = shown(&node);
-    assert_eq!(shown_before["latency_us"].as_f64(), before.latency_us);
+    let api_before = conflict_in_api(&node);
+    assert_eq!(api_before["latency_us"].as_f64(), before.latency_us);
     wait_stored(&first, 1);
     first.kill().unwrap();
 
     let second = Agent::start_ready(&node, &command_with_state(directory.path())).unwrap();
-    let shown_after = shown(&node);
+    let api_after = conflict_in_api(&node);
     for field in ["conflict_id", "raised_at", "latency_us"] {
-        assert_eq!(shown_after[field], shown_before[field], "{field}");
+        assert_eq!(api_after[field], api_before[field], "{field}");
     }
     for claimant in 0..2 {
         for field in ["device", "since", "newest", "newest_by"] {
             let pointer = format!("/claimants/{claimant}/{field}");
-            let (after, before) = (
-                shown_after.pointer(&pointer),
-                shown_before.pointer(&pointer),
-            );
+            let (after, before) = (api_after.pointer(&pointer), api_before.pointer(&pointer));
             assert_eq!(after, before, "{pointer}");
         }
         let evidence = format!("/claimants/{claimant}/evidence/0/first_seen");
         assert!(
-            shown_after.pointer(&evidence).is_some_and(Value::is_string),
-            "{shown_after}"
+            api_after.pointer(&evidence).is_some_and(Value::is_string),
+            "{api_after}"
         );
-        assert_eq!(
-            shown_after.pointer(&evidence),
-            shown_before.pointer(&evidence)
-        );
+        assert_eq!(api_after.pointer(&evidence), api_before.pointer(&evidence));
     }
     let events = barrier.pass(&node, &second).unwrap();
     assert!(events.is_empty(), "nothing changed: {events:#?}");

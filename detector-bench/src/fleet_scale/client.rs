@@ -120,7 +120,7 @@ impl Api {
         stream.set_nodelay(true)?;
         let stream = self.tls.connect(self.server_name.clone(), stream).await?;
         let (requests, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Its error is the error of the request, too.
+        // Its error is also the error of the request.
         tokio::spawn(connection);
         Ok(Connection {
             requests,

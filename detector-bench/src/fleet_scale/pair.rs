@@ -97,7 +97,7 @@ impl Pair {
         let holder = Agent::start_ready(&nodes[0], &command(0))?;
         wait_registered(&nodes[0], addresses.len()).with_context(|| holder.log())?;
         let contender = Agent::start_ready(&nodes[1], &command(1))?;
-        // The range of both nodes: the comparison works on the second one, too.
+        // The range of both nodes: the comparison works on the second one as well.
         contender.wait_event(DEADLINE, |event| {
             let anomaly = event.anomaly();
             anomaly.is_some_and(|anomaly| anomaly.kind == "pod_cidr_overlap")

@@ -18,7 +18,7 @@ use super::{
 use crate::Figure;
 
 const STORM: &str = "A storm elsewhere";
-/// Connections that create conflicts: beside them, the agents have to be served.
+/// Connections that create conflicts, while the agents have to be served.
 const CONNECTIONS: usize = 16;
 /// What an agent publishes of its node at most.
 const EACH: u32 = 64;

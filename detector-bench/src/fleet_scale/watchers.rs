@@ -1,4 +1,4 @@
-//! Agents that have nothing to do with a conflict: each watches the IPConflicts that name its node, of which there are none.
+//! Agents that have nothing to do with a conflict: each watches the IPConflicts that name its node; there are none.
 
 use std::{
     sync::{

@@ -61,18 +61,18 @@ pub fn run(agent: &Path, options: PeerOptions) -> Result<Vec<Figure>> {
     let command = AgentCommand::run(agent);
     let mut figures = Vec::new();
     for peer in program::all(files.path())? {
-        figures.extend(run_beside(&command, peer, options)?);
+        figures.extend(run_with_peer(&command, peer, options)?);
     }
     Ok(figures)
 }
 
 /// A conflict as seen by the agent, by the address.
-struct Timed {
+struct TimedConflict {
     sent: Instant,
     agent_us: f64,
 }
 
-fn run_beside(
+fn run_with_peer(
     command: &AgentCommand,
     peer: PeerCommand,
     options: PeerOptions,
@@ -89,7 +89,7 @@ fn run_beside(
     let mut conflicts = Vec::new();
     for number in first..first + options.conflicts {
         let conflict = pairs.cause_conflict(&agent, number, options.pause)?;
-        let timed = Timed {
+        let timed = TimedConflict {
             sent: conflict.sent,
             agent_us: conflict.frame_to_line_us(),
         };

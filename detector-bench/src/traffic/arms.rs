@@ -76,7 +76,7 @@ impl<'d> Arms<'d> {
         })
     }
 
-    /// Detaches what is attached and attaches that of `arm`, also if it is the same.
+    /// Detaches what is attached and attaches that of `arm`, even if it is the same.
     pub(super) fn switch(&mut self, arm: Arm) -> Result<()> {
         let before = match self.arm {
             Arm::Nothing => None,

@@ -1,4 +1,4 @@
-//! Traffic between two pods of a node, both ends of which are in one thread: no wake-up and no other processor is part of the time.
+//! Traffic between two pods of a node, with both ends in one thread: no wake-up and no other processor is part of the time.
 
 use std::{
     io::{ErrorKind, Read, Write},

@@ -42,7 +42,9 @@ impl PoolFacts {
         matches!(self.state, PoolState::HostLocal { .. })
     }
 
-    pub(super) fn is_calico(&self) -> bool {
+    /// Whether its state is a block of Calico.
+    #[must_use]
+    pub fn is_calico(&self) -> bool {
         matches!(self.state, PoolState::Calico { .. })
     }
 

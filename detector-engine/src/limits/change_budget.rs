@@ -4,6 +4,8 @@
 //! processed one by one: the device is read instead ([`BoundKind::AddressChanges`](crate::model::BoundKind)). Changes of an
 //! address that others claim too have a budget of their own, so that a flood delays no conflict.
 
+use detector_common::Budget;
+
 use crate::model::{Bounds, Timestamp};
 
 /// What one device has left, as in [`Budget`](detector_common::Budget).
@@ -31,5 +33,18 @@ impl ChangeBudget {
             .filter(|_| is_contested());
         self.contested_full_at = next.unwrap_or(self.contested_full_at);
         next.is_some()
+    }
+
+    /// A change that was processed at `now` had `decisions` addresses decided again, each of which counts as a change. This may
+    /// be more than is left: no change is processed then until it is refilled.
+    pub(crate) fn charge(&mut self, bounds: &Bounds, now: Timestamp, decisions: usize) {
+        let of = |budget: Budget, full_at: &mut u64| {
+            *full_at = budget.charge(*full_at, now.0, decisions as u64)
+        };
+        of(bounds.address_changes, &mut self.full_at);
+        of(
+            bounds.contested_address_changes,
+            &mut self.contested_full_at,
+        );
     }
 }

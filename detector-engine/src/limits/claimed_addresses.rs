@@ -282,7 +282,7 @@ impl ClaimedAddresses {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+    #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
     use std::net::Ipv4Addr;
 

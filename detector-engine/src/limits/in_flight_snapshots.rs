@@ -51,7 +51,7 @@ pub(crate) enum StateKey {
 }
 
 impl StateKey {
-    /// The items of which an observation is a live update. What follows for others is touched where it is applied.
+    /// The items that an observation updates live. What follows for others is touched where it is applied.
     pub(crate) fn of(observation: &Observation) -> [Option<Self>; 2] {
         let one = |key| [Some(key), None];
         let assignment = |owner, id: AssignmentId| {
@@ -72,7 +72,7 @@ impl StateKey {
             }
             Observation::Fdb(entry) | Observation::FdbGone(entry) => one(Self::from(entry)),
             Observation::Route(route)
-            | Observation::RouteBeside(route, _)
+            | Observation::RouteInserted(route, _)
             | Observation::RouteGone(route) => one(Self::from(route)),
             Observation::RoutingChanged(RoutingChange::Replaced(place)) => one(Self::Route(*place)),
             Observation::NamespaceIdFreed(_)
@@ -116,7 +116,7 @@ const MAX_TOUCHED_KEYS: usize = 262_144;
 #[derive(Debug, Default)]
 pub(crate) struct InFlightSnapshots {
     sequence: u64,
-    started: BTreeMap<SnapshotToken, Start>,
+    started: BTreeMap<SnapshotToken, SnapshotStart>,
     touched: HashMap<StateKey, u64>,
     /// The position at which the newest merged snapshot of the whole node started.
     newest_node_start: u64,
@@ -124,7 +124,7 @@ pub(crate) struct InFlightSnapshots {
 
 /// How a snapshot started.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct SnapshotStart {
     sequence: u64,
     is_self_check: bool,
 }
@@ -164,7 +164,7 @@ impl InFlightSnapshots {
     /// `is_self_check`: it will be compared with the engine's state.
     pub(crate) fn start(&mut self, token: SnapshotToken, is_self_check: bool) {
         self.sequence += 1;
-        let start = Start {
+        let start = SnapshotStart {
             sequence: self.sequence,
             is_self_check,
         };

@@ -1,7 +1,7 @@
 //! What is to be read again, why, and when.
 //!
 //! The kernel reports a change once, so what was refused at a bound is unknown until it is read again, once there is room. Of
-//! further interfaces and hardware addresses of a pod, notifications do not contain what matters, so the device is read after
+//! internal interfaces and hardware addresses of a pod, notifications do not contain what matters, so the device is read after
 //! each.
 //!
 //! Invariants: at most one entry per device, and one for the node; either is read [`BURST`] times, whatever the reasons, and then
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(64);
 /// For changes of addresses beyond the budget: what a pod has now is unknown until then.
 const INTERVAL_OF_ADDRESS_CHANGES: Duration = Duration::from_secs(8);
 /// For changes in a pod's namespace that only a read shows.
-const INTERVAL_OF_FURTHER_CHANGES: Duration = Duration::from_secs(10);
+const INTERVAL_OF_NAMESPACE_CHANGES: Duration = Duration::from_secs(10);
 const READS_PER_CHECK: usize = 4;
 /// How long after the last refusal a bound counts as not reached: then the next refusal is named
 /// again. By then, all reads of the burst are available again.
@@ -32,7 +32,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 impl BoundKind {
     /// Whether a snapshot contains what was refused.
     fn is_readable(self) -> bool {
-        !matches!(self, Self::FrameClaims | Self::FurtherAddresses)
+        !matches!(self, Self::FrameClaims | Self::InternalAddresses)
     }
 
     /// Whether what a device's bound refused is in the pod's namespace.
@@ -168,7 +168,7 @@ impl ReadSchedule {
             .entry(ReadTarget::Device(ifindex))
             .or_default();
         reads.has_changed = true;
-        let next = reads.next(INTERVAL_OF_FURTHER_CHANGES);
+        let next = reads.next(INTERVAL_OF_NAMESPACE_CHANGES);
         self.check_by(next);
     }
 
@@ -202,8 +202,8 @@ impl ReadSchedule {
         }
     }
 
-    /// Whether something that was refused on a device, or of the node, is unknown.
-    pub(crate) fn lacks(&self, ifindex: IfIndex) -> bool {
+    /// Whether what is known about a device is incomplete, because a bound refused something on it or of the node.
+    pub(crate) fn is_incomplete(&self, ifindex: IfIndex) -> bool {
         let targets = [ReadTarget::Device(ifindex), ReadTarget::Node];
         let reads = targets
             .iter()
@@ -245,7 +245,7 @@ impl ReadSchedule {
             let refused = refused.map(|bound| (bound.target(*owner), bound.interval()));
             let changed = reads
                 .has_changed
-                .then_some((*owner, INTERVAL_OF_FURTHER_CHANGES));
+                .then_some((*owner, INTERVAL_OF_NAMESPACE_CHANGES));
             for (target, interval) in refused.chain(changed) {
                 let shortest = wanted.entry(target).or_insert(interval);
                 *shortest = interval.min(*shortest);

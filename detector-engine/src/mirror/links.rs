@@ -29,8 +29,8 @@ pub(crate) struct LinkState {
     pub(crate) appeared: Option<Timestamp>,
     /// It appeared, and what is in its pod's namespace was not read since.
     pub(crate) awaits_first_read: bool,
-    /// Since when something changed on further interfaces of its pod that was not read yet.
-    pub(crate) further_changed: Option<Timestamp>,
+    /// Since when something changed on internal interfaces of its pod that was not read yet.
+    pub(crate) internal_changed: Option<Timestamp>,
     /// What came of the last attempt to read the addresses in its pod's namespace.
     pub(crate) namespace_access: NamespaceAccess,
     /// The hardware address of the pod's end, once read or reported; set by [`Links::set_peer_mac`].
@@ -339,7 +339,7 @@ impl Links {
         for state in self.by_index.values_mut() {
             state.is_stale = true;
             state.awaits_first_read = false;
-            state.further_changed = None;
+            state.internal_changed = None;
         }
     }
 
@@ -458,7 +458,7 @@ impl Links {
             was_up: link.up,
             appeared: appears.then_some(now),
             awaits_first_read: appears,
-            further_changed: None,
+            internal_changed: None,
             namespace_access: NamespaceAccess::Unknown,
             peer_mac: None,
             has_changed_mac: false,

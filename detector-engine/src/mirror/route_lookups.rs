@@ -33,7 +33,7 @@ const MAX_CHANGES_IN_FLIGHT: usize = 4_096;
 
 /// The state of a query about an address with an open conflict.
 #[derive(Debug, Default)]
-struct Tracked {
+struct QueryState {
     answer: Option<RouteTarget>,
     /// Its place in the queue.
     queued: Option<u64>,
@@ -41,7 +41,7 @@ struct Tracked {
 
 #[derive(Debug, Default)]
 pub(crate) struct RouteLookups {
-    tracked: BTreeMap<RouteQuery, Tracked>,
+    queries: BTreeMap<RouteQuery, QueryState>,
     queue: BTreeMap<u64, RouteQuery>,
     last_place: u64,
     dependents: Index<Dependency, RouteQuery>,
@@ -67,7 +67,7 @@ impl RouteLookups {
                 self.changed(Dependency::Fdb(entry.bridge, entry.mac));
             }
             Observation::Route(route)
-            | Observation::RouteBeside(route, _)
+            | Observation::RouteInserted(route, _)
             | Observation::RouteGone(route) => {
                 self.request_covered(route.destination, route.prefix_len);
             }
@@ -88,7 +88,7 @@ impl RouteLookups {
 
     /// The kernel's last answer.
     pub(crate) fn answer(&self, query: RouteQuery) -> Option<&RouteTarget> {
-        self.tracked.get(&query)?.answer.as_ref()
+        self.queries.get(&query)?.answer.as_ref()
     }
 
     /// Whether a lookup is waiting to be made.
@@ -104,8 +104,8 @@ impl RouteLookups {
             self.forget(query);
         }
         for query in queries {
-            if let Entry::Vacant(place) = self.tracked.entry(*query) {
-                place.insert(Tracked::default());
+            if let Entry::Vacant(place) = self.queries.entry(*query) {
+                place.insert(QueryState::default());
                 self.enqueue(*query);
             }
         }
@@ -113,18 +113,18 @@ impl RouteLookups {
 
     fn queries_about(&self, address: IpAddr) -> Vec<RouteQuery> {
         let query = |vrf| RouteQuery { address, vrf };
-        let known = self.tracked.range(query(None)..=query(Some(IfIndex::MAX)));
+        let known = self.queries.range(query(None)..=query(Some(IfIndex::MAX)));
         known.map(|(query, _)| *query).collect()
     }
 
     fn forget(&mut self, query: RouteQuery) {
-        let Some(tracked) = self.tracked.remove(&query) else {
+        let Some(state) = self.queries.remove(&query) else {
             return;
         };
-        if let Some(place) = tracked.queued {
+        if let Some(place) = state.queued {
             self.queue.remove(&place);
         }
-        self.unindex(query, tracked.answer);
+        self.unindex(query, state.answer);
     }
 
     /// The address has to be looked up, if it is in conflict.
@@ -135,18 +135,18 @@ impl RouteLookups {
     }
 
     fn enqueue(&mut self, query: RouteQuery) {
-        let Some(tracked) = self.tracked.get_mut(&query) else {
+        let Some(state) = self.queries.get_mut(&query) else {
             return;
         };
-        if tracked.queued.is_none() {
+        if state.queued.is_none() {
             self.last_place += 1;
-            tracked.queued = Some(self.last_place);
+            state.queued = Some(self.last_place);
             self.queue.insert(self.last_place, query);
         }
     }
 
     pub(crate) fn request_all(&mut self) {
-        if self.queue.len() < self.tracked.len() {
+        if self.queue.len() < self.queries.len() {
             self.request_if(|_| true);
         }
     }
@@ -157,7 +157,7 @@ impl RouteLookups {
     }
 
     fn request_if(&mut self, is_affected: impl Fn(IpAddr) -> bool) {
-        let queries = self.tracked.keys().copied();
+        let queries = self.queries.keys().copied();
         let affected = queries.filter(|query| is_affected(query.address));
         for query in affected.collect::<Vec<_>>() {
             self.enqueue(query);
@@ -195,8 +195,8 @@ impl RouteLookups {
         while taken.len() < limit
             && let Some((_, query)) = self.queue.pop_first()
         {
-            if let Some(tracked) = self.tracked.get_mut(&query) {
-                tracked.queued = None;
+            if let Some(state) = self.queries.get_mut(&query) {
+                state.queued = None;
             }
             taken.push(query);
         }
@@ -231,10 +231,10 @@ impl RouteLookups {
 
     /// Sets the answer to a tracked query; `true` if that changed it.
     fn set(&mut self, query: RouteQuery, answer: Option<RouteTarget>) -> bool {
-        let Some(tracked) = self.tracked.get_mut(&query) else {
+        let Some(state) = self.queries.get_mut(&query) else {
             return false;
         };
-        let before = std::mem::replace(&mut tracked.answer, answer);
+        let before = std::mem::replace(&mut state.answer, answer);
         if before == answer {
             return false;
         }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(lookups.finish(found(query(1), path(3))), [ip(1)]);
         lookups.request_all();
         lookups.follow(ip(1), &[]);
-        assert!(lookups.tracked.is_empty() && lookups.dependents.is_empty());
+        assert!(lookups.queries.is_empty() && lookups.dependents.is_empty());
         assert!(lookups.queue.is_empty() && lookups.in_flight.is_empty());
         // An answer that comes too late is not stored.
         assert!(lookups.finish(found(query(1), path(3))).is_empty());

@@ -59,7 +59,7 @@ impl Routes {
         self.add(route, RoutePlace::Last, bound)
     }
 
-    /// Adds a route beside those of its destination, metric and table, within a bound on all of
+    /// Adds a route to those of its destination, metric and table, within a bound on all of
     /// them.
     pub(crate) fn add(&mut self, route: Route, place: RoutePlace, bound: usize) -> StoreOutcome {
         let (destination, length) = (route.destination, route.prefix_len);
@@ -214,7 +214,7 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+    #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
     use super::*;
 

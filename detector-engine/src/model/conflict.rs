@@ -121,9 +121,9 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Whether a further interface of the pod has the address.
+    /// Whether an internal interface of the pod has the address.
     #[must_use]
-    pub fn is_on_further_interface(&self) -> bool {
+    pub fn is_on_internal_interface(&self) -> bool {
         matches!(self.detail, Some(EvidenceDetail::OnInterface(_)))
     }
 }

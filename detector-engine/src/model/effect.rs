@@ -105,8 +105,8 @@ named! {
     pub enum BoundKind {
         /// Addresses assigned to the pod's end of a device.
         Addresses = "addresses of a pod device",
-        /// Addresses in a pod's namespace on further interfaces.
-        FurtherAddresses = "addresses on further interfaces of a pod",
+        /// Addresses in a pod's namespace on internal interfaces.
+        InternalAddresses = "addresses on internal interfaces of a pod",
         /// Assignments of one address on one link.
         Assignments = "assignments of one address",
         /// Changes of the addresses assigned to the pod's end of a device, in a second.

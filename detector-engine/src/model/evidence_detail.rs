@@ -22,7 +22,7 @@ pub enum EvidenceDetail {
     Autoconfigured,
     /// Of an address: the node has it.
     OnNode,
-    /// Of an address: this further interface of the pod has it.
+    /// Of an address: this internal interface of the pod has it.
     OnInterface(String),
     /// Of frames.
     Frame {

@@ -35,12 +35,12 @@ macro_rules! id {
 }
 
 id! {
-    /// Identifies a conflict for its whole life, also across restarts of the agent.
+    /// Identifies a conflict for its whole life, even across restarts of the agent.
     ConflictId
 }
 
 id! {
-    /// Identifies an anomaly for its whole life, also across restarts of the agent.
+    /// Identifies an anomaly for its whole life, even across restarts of the agent.
     AnomalyId
 }
 

@@ -102,8 +102,8 @@ pub(crate) enum Owner {
     Link(IfIndex),
     /// The pod's end of a device.
     Peer(Peer),
-    /// Further interfaces of a pod, as far as they concern the device of this peer.
-    Further(Peer),
+    /// Internal interfaces of a pod, as far as they concern the device of this peer.
+    Internal(Peer),
 }
 
 /// What kind of link it is, as far as detection distinguishes.

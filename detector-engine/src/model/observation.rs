@@ -116,8 +116,8 @@ pub enum Observation {
     /// A route was added in place of the first one of its destination, metric and table, if there
     /// was one.
     Route(Route),
-    /// A route was added beside those of its destination, metric and table.
-    RouteBeside(Route, RoutePlace),
+    /// A route was added to those of its destination, metric and table, as the first or the last one.
+    RouteInserted(Route, RoutePlace),
     /// A route was removed.
     RouteGone(Route),
     /// Something else changed that decides where packets go.
@@ -157,8 +157,8 @@ pub enum Observation {
 pub struct PodsKnown {
     /// What matters for claims, by device (index and generation).
     pub records: Vec<(IfIndex, u64, KnownPod)>,
-    /// The devices (index and generation) of which the pod itself became known or changed: what is open about them is
-    /// reported anew.
+    /// The devices (index and generation) whose pod became known or changed: what is open about them is reported
+    /// again.
     pub devices: Vec<(IfIndex, u64)>,
 }
 

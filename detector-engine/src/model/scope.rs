@@ -98,7 +98,7 @@ pub(crate) fn is_like(address: IpAddr, other: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::panic, reason = "a test that cannot go on fails")]
+    #![allow(clippy::panic, reason = "a test that cannot continue fails")]
 
     use super::*;
 

@@ -21,7 +21,7 @@ pub enum SnapshotScope {
 
 /// On which interface of a pod's namespace, other than the device's peer, an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FurtherPlace {
+pub enum InternalPlace {
     /// On `lo` or a dummy, and the pod answers for it on the device.
     Local,
     /// The same, but the pod does not answer for it: Linux answers NDP only for addresses of the
@@ -31,12 +31,12 @@ pub enum FurtherPlace {
     Above,
 }
 
-/// How many addresses on further interfaces of one namespace a snapshot contains at most.
-pub const MAX_FURTHER_ADDRESSES: usize = 16_384;
+/// How many addresses on internal interfaces of one namespace a snapshot contains at most.
+pub const MAX_INTERNAL_ADDRESSES: usize = 16_384;
 
-/// An address on a further interface of a pod's namespace.
+/// An address on an internal interface of a pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FurtherAddress {
+pub struct InternalAddress {
     /// The address.
     pub address: IpAddr,
     /// The name of the interface that has it.
@@ -44,7 +44,7 @@ pub struct FurtherAddress {
     /// The hardware address that it answers with, if it is not the device's peer's.
     pub mac: Option<Mac>,
     /// On which kind of interface it is.
-    pub place: FurtherPlace,
+    pub place: InternalPlace,
 }
 
 /// The addresses on the peer of one pod device.
@@ -59,10 +59,10 @@ pub struct PodAddresses {
     pub addresses: Option<Vec<AssignedAddress>>,
     /// There are more addresses than are listed: one that is absent need not be gone.
     pub is_truncated: bool,
-    /// The addresses on further interfaces.
-    pub further: Vec<FurtherAddress>,
+    /// The addresses on internal interfaces.
+    pub internal: Vec<InternalAddress>,
     /// There are more of those than are listed.
-    pub lacks_further: bool,
+    pub is_missing_internal: bool,
 }
 
 /// The lists of a [`Snapshot`] that omit objects beyond a bound: one that is absent there need not

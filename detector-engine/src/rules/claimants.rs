@@ -11,7 +11,7 @@ use crate::{
         pools::{AllocationState, Pools},
     },
     model::{
-        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact, FurtherPlace,
+        Claimant, ClaimantId, Evidence, EvidenceDetail, EvidenceKind, FrameFact, InternalPlace,
         Scope, Settings, Timestamp, Vlan, is_claimable,
     },
     rules::{
@@ -42,9 +42,9 @@ pub(crate) type Drafts = BTreeMap<(Scope, ClaimantId), Draft>;
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Strength {
-    /// An address on a further interface of a pod: only against a full claim of another pod. One of
+    /// An address on an internal interface of a pod: only against a full claim of another pod. One of
     /// the node's in pods that are nodes themselves is usual.
-    Further,
+    Internal,
     /// A probe: only against a full claim of another pod or of the node (RFC 5227 §2.1.1, RFC 4862
     /// §5.4).
     Probe,
@@ -123,12 +123,14 @@ impl ClaimContext<'_> {
             return false;
         };
         let in_pod = || {
-            let in_pod = facts.further().filter(|(peer, _)| peer.nsid == pod.nsid);
-            in_pod.map(|(_, further)| further)
+            let in_pod = facts
+                .internal_interfaces()
+                .filter(|(peer, _)| peer.nsid == pod.nsid);
+            in_pod.map(|(_, interface)| interface)
         };
-        let is_elsewhere = |e: &Evidence| e.is_certain() && !e.is_on_further_interface();
-        in_pod().any(|f| f.place != FurtherPlace::Above)
-            && !in_pod().any(|f| f.place == FurtherPlace::Above)
+        let is_elsewhere = |e: &Evidence| e.is_certain() && !e.is_on_internal_interface();
+        in_pod().any(|f| f.place != InternalPlace::Above)
+            && !in_pod().any(|f| f.place == InternalPlace::Above)
             && !claimant.evidence.iter().any(is_elsewhere)
     }
 
@@ -206,11 +208,11 @@ impl ClaimContext<'_> {
                 };
                 (Strength::Full, None, detail)
             }
-            AssignedOn::Further(_, further) if further.place != FurtherPlace::LocalSilent => {
-                let detail = EvidenceDetail::OnInterface(further.name.clone());
-                (Strength::Further, further.mac, Some(detail))
+            AssignedOn::Internal(_, interface) if interface.place != InternalPlace::LocalSilent => {
+                let detail = EvidenceDetail::OnInterface(interface.name.clone());
+                (Strength::Internal, interface.mac, Some(detail))
             }
-            AssignedOn::Further(..) | AssignedOn::Node(_) => return None,
+            AssignedOn::Internal(..) | AssignedOn::Node(_) => return None,
         };
         Some(Support {
             scope: self.scope(address, Vlan::default(), link.link.ifindex),
@@ -268,7 +270,7 @@ impl ClaimContext<'_> {
     fn add_host(&self, address: IpAddr, facts: &AddressFacts, drafts: &mut Drafts) {
         let on_node = facts.assigned.iter().filter_map(|a| match a.on {
             AssignedOn::Node(ifindex) => Some((self.mirror.links.get(ifindex)?, a)),
-            AssignedOn::Pod(..) | AssignedOn::Further(..) => None,
+            AssignedOn::Pod(..) | AssignedOn::Internal(..) => None,
         });
         let mut on_node: Vec<_> = on_node.collect();
         on_node.sort_by_key(|(link, _)| (link.is_pod(), link.link.ifindex));

@@ -85,7 +85,7 @@ impl Claimant {
 impl Evidence {
     /// Whether the pod's end of the device has the address.
     pub(crate) fn is_on_device(&self) -> bool {
-        self.kind == EvidenceKind::Address && !self.is_on_further_interface()
+        self.kind == EvidenceKind::Address && !self.is_on_internal_interface()
     }
 
     /// Whether it is certain, see [`EvidenceKind::is_certain`].

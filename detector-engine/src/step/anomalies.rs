@@ -82,7 +82,7 @@ impl Engine {
         let mut is_reachable = receiver.is_some();
         holders.retain(|claimant| self.is_holder(address, claimant));
         if self.settings.is_allowed(address) {
-            // It moves, and usually comes from no pool: whoever has it may have it.
+            // It moves, and usually comes from no pool: any holder is legitimate.
             (holders, is_reachable) = (Vec::new(), false);
         }
         if routes_matter {

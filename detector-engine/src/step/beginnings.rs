@@ -25,7 +25,7 @@ impl Engine {
         } else if live
             && self.mirror.links.is_complete()
             && link.is_namespace_readable()
-            && !self.reads.schedule.lacks(link.link.ifindex)
+            && !self.reads.schedule.is_incomplete(link.link.ifindex)
         {
             Beginning::at(at)
         } else {
@@ -33,12 +33,12 @@ impl Engine {
         }
     }
 
-    /// Of what a snapshot finds on further interfaces of a pod.
-    pub(super) fn further_beginning(&self, link: Option<&LinkState>) -> Beginning {
+    /// Of what a snapshot finds on internal interfaces of a pod.
+    pub(super) fn internal_beginning(&self, link: Option<&LinkState>) -> Beginning {
         match link {
             Some(link) if link.awaits_first_read => Beginning::seen(),
             Some(LinkState {
-                further_changed: Some(changed),
+                internal_changed: Some(changed),
                 ..
             }) => Beginning {
                 unknown: None,

@@ -10,7 +10,7 @@ use crate::{
         links::LinkState,
     },
     model::{
-        BoundKind, BoundReached, Effect, IfIndex, MAX_FURTHER_ADDRESSES, Peer, RereadReason,
+        BoundKind, BoundReached, Effect, IfIndex, MAX_INTERNAL_ADDRESSES, Peer, RereadReason,
         Timestamp,
     },
     step::Engine,
@@ -56,7 +56,7 @@ impl Engine {
 
     /// What became of addresses beyond the bounds of their devices.
     pub(super) fn note_overflow(&mut self, facts: &SideEffects) {
-        for peer in facts.contested_further.iter().copied() {
+        for peer in facts.contested_internal.iter().copied() {
             if let Some(device) = self.mirror.links.index_by_peer(peer) {
                 self.reads.schedule.changed(device);
             }
@@ -144,7 +144,7 @@ impl Engine {
             // A read is no change, and is paced.
             BoundKind::AddressChanges => return true,
             BoundKind::Addresses
-            | BoundKind::FurtherAddresses
+            | BoundKind::InternalAddresses
             | BoundKind::FrameClaims
             | BoundKind::DeviceNeighbours
             | BoundKind::PortForwarding => return false,
@@ -181,7 +181,7 @@ impl Engine {
             | BoundKind::FrameClaims
             | BoundKind::DeviceNeighbours
             | BoundKind::PortForwarding => bounds.claims_per_device,
-            BoundKind::FurtherAddresses => MAX_FURTHER_ADDRESSES,
+            BoundKind::InternalAddresses => MAX_INTERNAL_ADDRESSES,
             BoundKind::Assignments => MAX_ASSIGNMENTS,
             BoundKind::AddressChanges => {
                 usize::try_from(bounds.address_changes.per_second()).unwrap_or(usize::MAX)

@@ -46,7 +46,7 @@ impl Engine {
             StoreOutcome::Changed => {
                 self.dirty.insert(info.address);
                 if was_bare {
-                    self.authority_changed(device, Some(info.address), at);
+                    self.recheck_device_claims(device, Some(info.address), at);
                 }
             }
             StoreOutcome::Refused => {
@@ -74,7 +74,7 @@ impl Engine {
             RemovedAssignment::OthersRemain => {}
             RemovedAssignment::Unknown => match owner {
                 Owner::Link(_) => self.refused(ReadTarget::Node, BoundKind::Assignments),
-                Owner::Peer(peer) | Owner::Further(peer) => {
+                Owner::Peer(peer) | Owner::Internal(peer) => {
                     if let Some(device) = self.mirror.links.index_by_peer(peer) {
                         self.refused(ReadTarget::Device(device), BoundKind::Assignments);
                     }
@@ -93,7 +93,7 @@ impl Engine {
     ) {
         let of_pod = match owner {
             Owner::Link(_) => None,
-            Owner::Peer(peer) | Owner::Further(peer) => {
+            Owner::Peer(peer) | Owner::Internal(peer) => {
                 let Some(device) = self.mirror.links.index_by_peer(peer) else {
                     return;
                 };
@@ -109,7 +109,7 @@ impl Engine {
         self.pod_evidence_withdrawn(device, address, at, read);
         self.withdraw_in_namespace(peer.nsid, address, at, read);
         if !self.mirror.facts.has_address_like(peer, address) {
-            self.authority_changed(device, Some(address), at);
+            self.recheck_device_claims(device, Some(address), at);
         }
     }
 
@@ -149,9 +149,15 @@ impl Engine {
     }
 
     /// Whether the namespace behind a device is authoritative may have changed, because of an
-    /// assignment of `by` if that is known: what it refutes now is over for good. A pod can cause
-    /// this at any rate, so only what may depend on it is decided again.
-    pub(super) fn authority_changed(&mut self, device: IfIndex, by: Option<IpAddr>, at: Timestamp) {
+    /// assignment of `by` if that is known: what it refutes now is over for good, and who owns the address of an open
+    /// conflict may depend on it. A pod can cause this at any rate, so only what may depend on it is decided again, and
+    /// counts as changes of the device's addresses.
+    pub(super) fn recheck_device_claims(
+        &mut self,
+        device: IfIndex,
+        by: Option<IpAddr>,
+        at: Timestamp,
+    ) {
         let context = self.claim_context();
         let depends = |address: &IpAddr| {
             let facts = self
@@ -162,11 +168,17 @@ impl Engine {
             facts.is_some_and(|facts| {
                 let mut frames = facts.frames.iter().filter(|f| f.ifindex == device);
                 let mut entries = facts.neighbours.iter().filter(|n| n.ifindex == device);
-                frames.any(|f| context.expires_at(f) <= at) || entries.any(|n| n.confirmed)
+                self.tracked.lifecycle.has_open(*address)
+                    || frames.any(|f| context.expires_at(f) <= at)
+                    || entries.any(|n| n.confirmed)
             })
         };
         let mut dependent = self.mirror.facts.owned_by(Owner::Link(device));
         dependent.retain(depends);
+        if let Some(link) = self.mirror.links.get_mut(device) {
+            link.changes
+                .charge(&self.settings.bounds, at, dependent.len());
+        }
         for address in dependent {
             self.expire_claims(address, at);
         }

@@ -12,7 +12,7 @@ use crate::{
     step::Engine,
     track::{
         Step,
-        conflict_room::RetryTarget,
+        conflict_limit::RetryTarget,
         lifecycle::{Decision, Lifecycle},
     },
 };
@@ -107,8 +107,8 @@ impl Engine {
         };
         let links = &self.mirror.links;
         let still_has = |claimant: &Claimant| {
-            let is_further = |peer| facts.is_some_and(|f| f.is_further_on(peer));
-            still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_further)
+            let is_internal = |peer| facts.is_some_and(|f| f.is_internal_on(peer));
+            still_claiming.contains(&claimant.id) || claimant.peer.is_some_and(is_internal)
         };
         let first = step.effects.len();
         self.drops.conflicts += self.tracked.lifecycle.apply(

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The gateway that network plugins give pods with a /32 (Calico, the plugins of Amazon VPC, Azure and Alibaba Cloud). Any other
-/// address of 169.254.0.0/16 is asked for on the link by whoever has a route for it (RFC 3927 section 2.6.2).
+/// address of 169.254.0.0/16 is asked for on the link by every host with a route for it (RFC 3927 section 2.6.2).
 const PLUGIN_GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
 
 /// Services of clouds that are on no subnet of a pod, and no gateway: a pod with a route to its link asks for them itself.

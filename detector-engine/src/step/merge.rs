@@ -23,7 +23,7 @@ use crate::{
 fn is_outdated(finished: &FinishedSnapshot, owner: Owner, id: AssignmentId) -> bool {
     let is_of_earlier_link = match owner {
         Owner::Link(ifindex) => finished.is_outdated(&StateKey::LinkIdentity(ifindex)),
-        Owner::Peer(_) | Owner::Further(_) => false,
+        Owner::Peer(_) | Owner::Internal(_) => false,
     };
     is_of_earlier_link || finished.is_outdated(&StateKey::Assignment(owner, id))
 }
@@ -191,7 +191,7 @@ impl Engine {
                 self.mirror.links.set_peer_mac(device, mac);
                 if known != (access, mac) {
                     self.mark_link_dirty(device);
-                    self.authority_changed(device, None, at);
+                    self.recheck_device_claims(device, None, at);
                 }
             }
             let Some(addresses) = pod.addresses else {
@@ -212,11 +212,11 @@ impl Engine {
                     self.pod_address(pod.peer, info, at, false);
                 }
             }
-            if pod.lacks_further {
+            if pod.is_missing_internal {
                 self.drops.claims += 1;
-                self.refused(ReadTarget::Device(device), BoundKind::FurtherAddresses);
+                self.refused(ReadTarget::Device(device), BoundKind::InternalAddresses);
             }
-            self.merge_further(pod.peer, pod.further, at);
+            self.merge_internal(pod.peer, pod.internal, at);
             read.push(device);
         }
         read
@@ -227,7 +227,7 @@ impl Engine {
         for device in devices {
             if let Some(link) = self.mirror.links.get_mut(*device) {
                 link.awaits_first_read = false;
-                link.further_changed = None;
+                link.internal_changed = None;
             }
         }
     }

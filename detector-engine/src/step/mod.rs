@@ -6,8 +6,8 @@ mod bounds;
 mod claimed;
 mod claims;
 mod decide;
-mod further;
 mod gateways;
+mod internal;
 mod loss;
 mod macs;
 mod merge;
@@ -90,7 +90,7 @@ struct NotedClaims {
     changed: Option<BTreeSet<IpAddr>>,
 }
 
-/// What is due without an observation, besides what [`Tracked`] and [`Reads`] wait for.
+/// What is due without an observation, apart from what [`Tracked`] and [`Reads`] wait for.
 #[derive(Debug, Default)]
 struct Timers {
     expiry: ExpiryQueue,
@@ -169,7 +169,7 @@ impl Engine {
             Observation::Fdb(entry) => self.fdb(entry),
             Observation::FdbGone(entry) => self.fdb_gone(entry),
             Observation::Route(route) => self.route(route, None),
-            Observation::RouteBeside(route, place) => self.route(route, Some(place)),
+            Observation::RouteInserted(route, place) => self.route(route, Some(place)),
             Observation::RouteGone(route) => self.route_gone(&route),
             Observation::RoutingChanged(change) => self.routing_changed(change),
             Observation::RoutesLookedUp(answers) => self.routes_looked_up(answers),
@@ -213,7 +213,7 @@ impl Engine {
     /// Whether a change of an address in a namespace is to be applied now. Otherwise the device
     /// concerned is read, at once or later.
     fn may_change(&mut self, peer: Peer, address: IpAddr, now: Timestamp) -> bool {
-        self.further_changed(peer, now);
+        self.internal_changed(peer, now);
         self.is_applicable(peer) && self.spend_change(peer, address, now)
     }
 

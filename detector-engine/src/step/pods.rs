@@ -22,7 +22,7 @@ impl Engine {
             let given = pod.addresses.clone();
             link.pod = Some(Arc::new(pod));
             self.mark_link_dirty(ifindex);
-            // Whoever has an address that is another pod's.
+            // Others may have an address that is this pod's.
             self.dirty.extend(given);
         }
         // Otherwise the new report would not contain it.

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use crate::{
     limits::reads::ReadTarget,
     mirror::{StoreOutcome, routes::Routes},
-    model::{BoundKind, IfIndex, Route, RouteAnswers, RoutePlace, RouteQuery, RoutingChange},
+    model::{
+        BoundKind, IfIndex, Route, RouteAnswers, RoutePlace, RouteQuery, RoutingChange,
+        is_link_local,
+    },
     step::Engine,
 };
 
@@ -68,10 +71,18 @@ impl Engine {
     /// without a notification.
     pub(super) fn remove_link_routes(&mut self, ifindex: IfIndex) {
         self.mirror.route_lookups.request_all();
+        self.mark_routed_link_local_dirty(ifindex);
         if self.mirror.routes.remove_link(ifindex) {
             self.dirty.extend(self.tracked.anomalies.routed_addresses());
             self.mark_open_dirty(|_| true);
         }
+    }
+
+    /// A host route to a pod device decides in which network a link-local address is.
+    pub(super) fn mark_routed_link_local_dirty(&mut self, ifindex: IfIndex) {
+        let routed = self.mirror.routes.host_routes_to(ifindex);
+        self.dirty
+            .extend(routed.filter(|address| is_link_local(*address)));
     }
 
     /// A host route changed: check whether it leads to a claimant.

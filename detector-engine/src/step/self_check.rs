@@ -14,13 +14,13 @@ use crate::{
 pub(super) type DeviceState = BTreeMap<DevicePart, PartValue>;
 
 impl Engine {
-    /// What the engine holds about a pod device; `None` if it has no such device, or if it lacks
+    /// What the engine holds about a pod device; `None` if it has no such device, or if it does not know
     /// some of the state because of a bound.
     pub(super) fn device_state(&self, ifindex: IfIndex) -> Option<DeviceState> {
         let link = &self.mirror.links.pod(ifindex)?.link;
         let facts = &self.mirror.facts;
         let has_overflowed = |peer| !facts.overflowed_assignments(Owner::Peer(peer)).is_empty();
-        if self.reads.schedule.lacks(ifindex) || link.peer.is_some_and(has_overflowed) {
+        if self.reads.schedule.is_incomplete(ifindex) || link.peer.is_some_and(has_overflowed) {
             return None;
         }
         let peer = link

@@ -44,7 +44,7 @@ impl Engine {
         if let Some((older, peer)) = upserted.displaced {
             self.remove_peer_claims(older, peer, step.at);
             self.mark_link_dirty(older);
-            self.authority_changed(older, None, step.at);
+            self.recheck_device_claims(older, None, step.at);
         }
         match upserted.change {
             LinkChange::Unchanged => return,
@@ -110,7 +110,7 @@ impl Engine {
         let runs_again = now.is_some_and(is_running) && !is_running(old);
         if let Some(before) = pod_peer(old).filter(|before| Some(*before) != peer) {
             self.remove_peer_claims(ifindex, before, at);
-            self.authority_changed(ifindex, None, at);
+            self.recheck_device_claims(ifindex, None, at);
         }
         if old.kind == LinkKind::Pod && self.mirror.links.pod(ifindex).is_none() {
             self.dirty
@@ -137,9 +137,9 @@ impl Engine {
 
     /// A device that stays has lost its peer.
     fn remove_peer_claims(&mut self, device: IfIndex, peer: Peer, at: Timestamp) {
-        // What was seen of an address on a further interface followed from that. Without the interface it would count against
+        // What was seen of an address on an internal interface followed from that. Without the interface it would count against
         // others that share the address.
-        for address in self.mirror.facts.owned_by(Owner::Further(peer)) {
+        for address in self.mirror.facts.owned_by(Owner::Internal(peer)) {
             self.pod_evidence_withdrawn(device, address, at, None);
         }
         for address in self.mirror.facts.remove_peer(peer) {
@@ -211,7 +211,7 @@ impl Engine {
         self.reads.in_flight.touch(StateKey::Link(device.ifindex));
         self.reads.discrepancies.explain_device(device.ifindex);
         self.mark_link_dirty(device.ifindex);
-        self.authority_changed(device.ifindex, None, step.at);
+        self.recheck_device_claims(device.ifindex, None, step.at);
         step.effects.push(Effect::Attach(device));
     }
 
@@ -271,12 +271,13 @@ impl Engine {
         self.dirty
             .extend(self.mirror.facts.owned_by(Owner::Link(ifindex)));
         if let Some(peer) = self.mirror.links.pod(ifindex).and_then(|l| l.link.peer) {
-            for owner in [Owner::Peer(peer), Owner::Further(peer)] {
+            for owner in [Owner::Peer(peer), Owner::Internal(peer)] {
                 self.dirty.extend(self.mirror.facts.owned_by(owner));
             }
         }
         let behind = self.mirror.fdb.behind_port(ifindex);
         self.mark_behind_dirty(&behind);
+        self.mark_routed_link_local_dirty(ifindex);
     }
 
     /// Links by which the node takes part in an L2 domain got their first address or route, or lost

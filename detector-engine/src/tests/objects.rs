@@ -45,12 +45,12 @@ pub(super) fn uplink(ifindex: IfIndex) -> Link {
     }
 }
 
-pub(super) fn further(address: &IpAddr, interface: &str) -> FurtherAddress {
-    FurtherAddress {
+pub(super) fn internal_address(address: &IpAddr, interface: &str) -> InternalAddress {
+    InternalAddress {
         address: *address,
         interface: interface.to_owned(),
         mac: None,
-        place: FurtherPlace::Local,
+        place: InternalPlace::Local,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The lifecycle of conflicts: raised at once, updated as they change, resolved when they end.
 //!
-//! Invariants: a conflict is raised and resolved in turn and keeps its id, also if it [begins again](crate::track::repeats) within a
-//! minute; between two updates is at least [`Settings::update_interval`](crate::Settings), at the end of which the last change is
-//! reported; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
+//! Invariants: a conflict is raised and resolved in turn and keeps its id, even if it [begins again](crate::track::repeats) within a
+//! minute; between two updates is at least [`Settings::update_interval`](crate::Settings), and the last change is reported at
+//! its end; an update is emitted only if the claimants, the hardware address of one of their interfaces, the kind, the
 //! confidence, the receiver of the traffic, the sweep or what records have about a claim changed. A hardware address that becomes
 //! known afterwards is no change: a new conflict is one event.
 
@@ -18,7 +18,7 @@ use crate::{
     },
     track::{
         Step,
-        conflict_room::{ConflictRoom, RetryTarget},
+        conflict_limit::{ConflictLimit, RetryTarget},
         repeats::{EndedConflicts, Recurrence},
         tracked_conflict::TrackedConflict,
     },
@@ -52,7 +52,7 @@ pub(crate) struct Lifecycle {
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
     counts: Counts<ConflictKind>,
     ids: IdSequence,
-    room: ConflictRoom,
+    limit: ConflictLimit,
     /// How many claimants all open conflicts list.
     listed: usize,
     ended: EndedConflicts,
@@ -67,7 +67,7 @@ impl Lifecycle {
             open: HashMap::default(),
             counts: Counts::default(),
             ids: IdSequence::new(settings.id_seed),
-            room: ConflictRoom::default(),
+            limit: ConflictLimit::default(),
             listed: 0,
             ended: EndedConflicts::default(),
             waiting: ExpiryQueue::default(),
@@ -76,7 +76,7 @@ impl Lifecycle {
 
     /// The next rejected address to decide again, if there is room.
     pub(crate) fn next_retry(&mut self) -> Option<RetryTarget> {
-        self.room.next_retry(&self.settings.bounds)
+        self.limit.next_retry(&self.settings.bounds)
     }
 
     /// When [`Lifecycle::pop_due`] has to be called next.
@@ -122,7 +122,7 @@ impl Lifecycle {
     }
 
     fn count_open(&mut self, tracked: &TrackedConflict) {
-        self.room.open(&tracked.ids);
+        self.limit.open(&tracked.ids);
         self.listed += tracked.conflict.claimants.len();
     }
 
@@ -140,7 +140,7 @@ impl Lifecycle {
         let open = self.open.remove(&address).unwrap_or_default();
         let mut still_open = Vec::with_capacity(open.len());
         for (scope, mut known) in open {
-            self.room.close(&known.ids);
+            self.limit.close(&known.ids);
             self.listed -= known.conflict.claimants.len();
             let room = bounds.listed_claimants.saturating_sub(self.listed);
             let position = decisions.iter().position(|(other, _)| *other == scope);
@@ -183,7 +183,9 @@ impl Lifecycle {
         for (scope, decision) in decisions {
             let Some(kind) = decision.kind else { continue };
             let ids = decision.claimants.iter().map(|c| c.id);
-            let rejected = self.room.reject(address, ids, decision.confidence, &bounds);
+            let rejected = self
+                .limit
+                .reject(address, ids, decision.confidence, &bounds);
             if let Some(is_new) = rejected {
                 refused += u64::from(is_new);
                 continue;

@@ -1,7 +1,7 @@
 //! What is open. What changes about it are the effects.
 
 pub(crate) mod anomaly;
-pub(crate) mod conflict_room;
+pub(crate) mod conflict_limit;
 pub(crate) mod counts;
 pub(crate) mod lifecycle;
 pub(crate) mod moves;

@@ -84,3 +84,22 @@ fn flood_of_one_pod_leaves_the_others_their_budget() {
     node.address(2, "10.0.0.0");
     node.expect(["raised 10.0.0.0 duplicate certain: veth1 veth2"]);
 }
+
+#[test]
+fn conflicts_that_a_change_has_decided_again_count_as_changes() {
+    let mut node = node();
+    for n in 1..BURST {
+        node.frames(1..=2, &format!("10.0.0.{n}"));
+    }
+    node.wait_secs(60);
+    node.effects.clear();
+    // The first address of its namespace.
+    node.address(1, "10.0.0.201");
+    node.address_gone(1, "10.0.0.201");
+    assert_eq!(node.engine.view().drop_counters().address_changes, 1);
+    node.wait_secs(1);
+    assert_eq!(
+        node.device_effects().last().map(String::as_str),
+        Some("read veth1#1")
+    );
+}

@@ -103,8 +103,8 @@ impl Node {
                     mac: None,
                     addresses: Some(vec![assigned(&format!("10.7.0.{ifindex}"))]),
                     is_truncated: false,
-                    further: Vec::new(),
-                    lacks_further: false,
+                    internal: Vec::new(),
+                    is_missing_internal: false,
                 })
                 .collect(),
             ..Snapshot::default()

@@ -78,7 +78,7 @@ fn mac_behind_an_uplink_is_not_a_pod_claim() {
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Reachable);
     node.frame(1, "10.0.0.1");
     assert!(node.conflict_events().is_empty());
-    // Whoever administers the node says that the address is there.
+    // The node's administrator states that the address is there.
     node.neighbour(9, "10.0.0.1", mac(7), NudState::Permanent);
     node.expect(["raised 10.0.0.1 duplicate observed: br9/02:00:00:00:00:07 veth1"]);
 }

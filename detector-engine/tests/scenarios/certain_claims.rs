@@ -54,13 +54,13 @@ fn claim_elsewhere_than_in_the_nodes_network_is_not_listed() {
 }
 
 #[test]
-fn address_on_a_further_interface_is_not_on_the_device() {
+fn address_on_an_internal_interface_is_not_on_the_device() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
     let token = node.begin_snapshot();
     let snapshot = Snapshot {
         pods: vec![PodAddresses {
-            further: vec![further(&ip("10.0.0.1"), "lo")],
+            internal: vec![internal_address(&ip("10.0.0.1"), "lo")],
             ..pod_addresses(2, &["10.0.0.2"])
         }],
         ..Snapshot::default()

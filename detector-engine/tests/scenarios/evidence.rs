@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn shown(node: &Node, address: &str) -> Vec<Evidence> {
+fn evidence_of(node: &Node, address: &str) -> Vec<Evidence> {
     let mut claims = node.engine.view().claims_of(ip(address), node.now);
     claims.swap_remove(0).claimant.evidence
 }
@@ -30,7 +30,7 @@ fn address_is_never_older_than_its_device() {
     let address = Observation::PodAddress(peer(1), assigned("10.0.0.1"));
     let since = node.now;
     node.observe_at(Timestamp(since.0 - 1), address);
-    let evidence = &shown(&node, "10.0.0.1")[0];
+    let evidence = &evidence_of(&node, "10.0.0.1")[0];
     assert_eq!((evidence.seen.first, evidence.seen.last), (since, since));
 }
 
@@ -43,7 +43,7 @@ fn out_of_order_frames_count_from_the_earliest() {
     let last = node.now;
     let early = Timestamp(since.0 + 7);
     node.observe_at(early, Observation::Frame(frame(1, "10.0.0.1")));
-    let evidence = &shown(&node, "10.0.0.1")[0];
+    let evidence = &evidence_of(&node, "10.0.0.1")[0];
     assert_eq!((evidence.seen.first, evidence.seen.last), (early, last));
 }
 
@@ -63,7 +63,7 @@ fn sender_of_the_newest_frame_is_shown() {
         ether_source: mac(9),
         ..frame(1, "10.0.0.1")
     }));
-    let detail = shown(&node, "10.0.0.1").remove(0).detail;
+    let detail = evidence_of(&node, "10.0.0.1").remove(0).detail;
     assert_eq!(detail.unwrap().to_string(), "sent by 02:00:00:00:00:09");
 }
 
@@ -165,7 +165,7 @@ fn repeated_entry_update_refreshes_last_seen() {
     let first = node.now;
     node.wait_secs(5);
     node.neighbour(1, "10.0.0.1", mac(1), NudState::Reachable);
-    let evidence = &shown(&node, "10.0.0.1")[0];
+    let evidence = &evidence_of(&node, "10.0.0.1")[0];
     assert_eq!((evidence.seen.first, evidence.seen.last), (first, node.now));
 }
 

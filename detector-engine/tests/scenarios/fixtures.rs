@@ -161,8 +161,8 @@ pub(super) fn pod_addresses(ifindex: IfIndex, addresses: &[&str]) -> PodAddresse
         mac: Some(mac(u8::try_from(ifindex).unwrap())),
         addresses: Some(addresses.iter().map(|a| assigned(a)).collect()),
         is_truncated: false,
-        further: Vec::new(),
-        lacks_further: false,
+        internal: Vec::new(),
+        is_missing_internal: false,
     }
 }
 
@@ -178,12 +178,12 @@ pub(super) fn pod_with_mac(ifindex: IfIndex, mac: Mac, address: &str) -> Snapsho
     }
 }
 
-pub(super) fn further(address: &IpAddr, interface: &str) -> FurtherAddress {
-    FurtherAddress {
+pub(super) fn internal_address(address: &IpAddr, interface: &str) -> InternalAddress {
+    InternalAddress {
         address: *address,
         interface: interface.to_owned(),
         mac: None,
-        place: FurtherPlace::Local,
+        place: InternalPlace::Local,
     }
 }
 

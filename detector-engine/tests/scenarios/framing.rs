@@ -148,7 +148,7 @@ fn permanent_entry_stays_with_the_interface_that_has_its_mac() {
     );
 }
 
-/// Two ports with one hardware address: the entry of each address follows whoever sent last.
+/// Two ports with one hardware address: the entry of each address follows the last sender.
 #[test]
 fn shared_mac_is_no_address_conflict() {
     let mut node = Node::with_bridge(2);

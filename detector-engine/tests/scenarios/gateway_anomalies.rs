@@ -139,7 +139,7 @@ fn pod_without_known_addresses_has_only_link_local_gateways() {
     assert_eq!(node.anomaly_events(), [RAISED]);
 }
 
-/// A pod with a route to its link asks for these itself, besides the gateway that it has.
+/// A pod with a route to its link asks for these itself, in addition to its gateway.
 #[test]
 fn service_on_the_link_is_no_gateway() {
     let mut node = synced_node();

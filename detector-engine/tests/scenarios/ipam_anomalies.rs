@@ -60,7 +60,7 @@ fn autoconfigured_address_is_no_drift() {
     // It is a claim like any other.
     node.address(2, "10.0.0.2");
     assert_eq!(node.engine.view().conflicts(node.now).len(), 1);
-    // Somebody assigned it there.
+    // It is now assigned there.
     node.expect_anomalies(["raised ipam_drift 10.0.0.2"]);
 }
 

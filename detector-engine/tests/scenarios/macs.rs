@@ -97,7 +97,7 @@ fn duplicate_ends_with_its_devices() {
     );
 }
 
-/// Whoever changed to the hardware address is not shown as the one that had it.
+/// A pod that changed to the hardware address is not shown as the one that had it.
 #[test]
 fn pod_that_changed_its_mac_is_listed_last() {
     let mut node = node(bridge_dump());
@@ -189,7 +189,7 @@ fn stolen_mac_names_its_pod_and_the_other_port() {
     );
 }
 
-/// The victim sends, too: its packets are stolen one by one.
+/// The victim sends as well: its packets are stolen one by one.
 #[test]
 fn mac_that_moves_again_and_again_is_one_finding() {
     let mut node = node(bridge_dump());

@@ -362,7 +362,7 @@ fn truncated_lists_remove_nothing() {
     node.resync(Snapshot {
         pods: vec![PodAddresses {
             is_truncated: true,
-            further: Vec::new(),
+            internal: Vec::new(),
             ..pod_addresses(1, &["10.0.0.9"])
         }],
         links: vec![bridge(9), bridge_port(1, 9)],

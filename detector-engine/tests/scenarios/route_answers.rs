@@ -159,7 +159,7 @@ fn changes_that_may_outdate_an_answer_are_looked_up() {
         (false, destination("::", 0)),
         (false, destination("10.0.0.2", 32)),
         (true, Observation::Route(wide)),
-        (true, Observation::RouteBeside(wide, RoutePlace::Last)),
+        (true, Observation::RouteInserted(wide, RoutePlace::Last)),
         (true, Observation::RouteGone(wide)),
         (false, Observation::Route(route("10.0.0.2", 5))),
         (true, Observation::Link(bridge(9))),
@@ -287,11 +287,11 @@ fn answer_about_a_removed_link_is_not_about_its_successor() {
 fn first_of_equal_routes_receives() {
     let mut node = Node::with_duplicate();
     node.conflict_events();
-    let beside = |ifindex, place| Observation::RouteBeside(route("10.0.0.1", ifindex), place);
-    node.observe(beside(1, RoutePlace::First));
-    node.observe(beside(2, RoutePlace::Last));
+    let inserted = |ifindex, place| Observation::RouteInserted(route("10.0.0.1", ifindex), place);
+    node.observe(inserted(1, RoutePlace::First));
+    node.observe(inserted(2, RoutePlace::Last));
     node.route_gone("10.0.0.1", 1);
-    node.observe(beside(1, RoutePlace::First));
+    node.observe(inserted(1, RoutePlace::First));
     node.expect([
         "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth1",
         "updated 10.0.0.1 duplicate certain: veth1 veth2 -> veth2",

@@ -38,6 +38,20 @@ fn link_local_addresses_behind_one_bridge_conflict() {
 }
 
 #[test]
+fn link_local_address_is_unique_on_its_link_again_without_the_routed_device() {
+    let mut node = Node::new();
+    node.link(bridge(9));
+    node.port(1, 9);
+    node.pod(2);
+    node.route("fe80::1", 2);
+    node.host(1, "fe80::1");
+    node.frame(1, "fe80::1");
+    assert!(node.conflict_events().is_empty());
+    node.remove_link(2);
+    node.expect(["raised fe80::1 host observed: node/veth1 veth1 -> veth1"]);
+}
+
+#[test]
 fn port_moved_to_another_bridge_moves_link_local_claims() {
     let mut node = Node::new();
     node.bridge(9);

@@ -36,7 +36,7 @@ fn sweep(node: &mut Node, sweeper: IfIndex, victims: impl IntoIterator<Item = If
     }
 }
 
-/// Nine pods, of which the last claims the addresses of the first `contested`.
+/// Nine pods; the last claims the addresses of the first `contested`.
 fn swept(contested: IfIndex) -> Node {
     let mut node = pods(9, Settings::default());
     sweep(&mut node, 9, 1..=contested);
@@ -460,7 +460,7 @@ fn program_contests_nothing_that_is_assigned_later() {
     }
     assert_eq!(node.engine.view().conflicts(node.now).len(), 4);
     assert!(node.engine.view().anomalies().is_empty());
-    // What it claims after somebody was seen to have it.
+    // Addresses that it claims after another pod was seen to have them.
     for n in 21..=24 {
         node.address(5, &own(n));
         node.frame(1, &own(n));
@@ -486,4 +486,22 @@ fn conflict_of_two_rightful_pods_is_part_of_no_sweep() {
         conflicts.iter().all(|c| c.sweep.is_none()),
         "{conflicts:#?}"
     );
+}
+
+#[test]
+fn sweeps_follow_whether_a_namespace_shows_addresses() {
+    let mut node = programs();
+    for n in 1..=4 {
+        node.frames([5, n], &own(n));
+    }
+    let marks = |node: &Node| {
+        let conflicts = node.engine.view().conflicts(node.now).into_iter();
+        conflicts.map(|c| c.sweep.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(&node), [true; 4]);
+    // The oldest claimant owns each address then.
+    node.address_gone(5, "10.7.0.5");
+    assert_eq!(marks(&node), [false; 4]);
+    node.address(5, "10.7.0.5");
+    assert_eq!(marks(&node), [true; 4]);
 }

@@ -132,9 +132,9 @@ fn claimant_with_all_evidence_that_there_can_be_needs_a_kilobyte() {
     node.address(1, ADDRESS);
     // Each kind of fact once, and the former hardware addresses of the bridge's entry, all behind the device.
     let token = node.begin_snapshot();
-    let further = vec![further(&ip(ADDRESS), LONGEST)];
+    let internal = vec![internal_address(&ip(ADDRESS), LONGEST)];
     let pods = vec![PodAddresses {
-        further,
+        internal,
         ..pod_addresses(2, &[ADDRESS])
     }];
     let snapshot = Snapshot {

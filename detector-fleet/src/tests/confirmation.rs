@@ -44,7 +44,7 @@ fn restarted_holder_confirms_only_once_it_has_seen_the_address() {
 #[test]
 fn holder_whose_claim_was_taken_over_confirms_nothing() {
     let (mut server, mut a, _b) = asked("web", "cart");
-    // Somebody has deleted the claim of `a`, and `b` has it now.
+    // The claim of `a` was deleted by hand, and `b` has it now.
     let name = address().object_name();
     server.claims.remove(&name);
     let mut b = Agent::new("b");

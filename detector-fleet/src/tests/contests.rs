@@ -89,7 +89,7 @@ fn question_of_before_the_end_of_a_handover_proves_nothing_after_it() {
     let (mut server, mut a, mut b) = asked("db-0", "db-0");
     a.run(&mut server);
     b.run(&mut server);
-    // The next claim of `b` begins the handover anew; its question is answered when that is over.
+    // The next claim of `b` begins the handover again; its question is answered when that is over.
     b.sleep(SECOND);
     b.claim(address(), "db-0");
     b.watch(&server);

@@ -115,7 +115,7 @@ fn report_ends_when_only_a_handover_is_left() {
 #[test]
 fn earlier_reporter_does_not_report_a_handover() {
     let (mut server, mut agents) = reported();
-    // Somebody has deleted the claim of `a`, and `c` gets it.
+    // The claim of `a` was deleted by hand, and `c` gets it.
     server.claims.clear();
     agents[2].claim(address(), "db-0");
     exchange(&mut server, &mut agents);

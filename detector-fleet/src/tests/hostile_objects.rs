@@ -142,7 +142,7 @@ fn conflicts_about_what_this_node_does_not_have_take_bounded_memory() {
     }
     assert!(a.protocol.entries.len() <= machine::MAX_CONNECTED + 1);
     assert!(a.protocol.counts().unusable_objects > 0, "it is counted");
-    // What the node has is registered all the same.
+    // What the node has is still registered.
     let call = (0..100).find_map(|_| a.next().filter(|call| call.subject == address()));
     assert!(matches!(call.unwrap().request, Request::CreateClaim(_)));
 }
@@ -326,7 +326,7 @@ fn conflict_that_is_deleted_while_the_holder_confirms_stays_deleted() {
         a.watch(&server);
         let call = a.next().unwrap();
         assert!(matches!(call.request, Request::ReplaceConflict(..)));
-        // The server confirms, and then somebody deletes the conflict; the answer and the events arrive in either order.
+        // The server confirms, and then the conflict is deleted; the answer and the events arrive in either order.
         let outcome = server.apply(call.subject, &call.request);
         server.delete_conflict(&address().object_name());
         if is_event_first {

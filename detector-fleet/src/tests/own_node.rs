@@ -1,4 +1,4 @@
-//! The claims of a Node that is deleted are garbage-collected, even if the machine goes on.
+//! The claims of a Node that is deleted are garbage-collected, even if the machine continues to run.
 
 use std::time::Duration;
 

@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Somebody else writes this conflict, whatever is there.
+    /// Another writer replaces this conflict, whatever is there.
     pub(super) fn write_conflict(&mut self, spec: ConflictSpec) {
         let subject = spec.address;
         let before = self.conflicts.get(&subject.object_name());
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// The Node is deleted; its claims with it, and the conflicts of which no claimant's Node is left.
+    /// The Node is deleted; its claims with it, and the conflicts without a claimant whose Node is left.
     pub(super) fn delete_node(&mut self, node: &str) {
         self.nodes.remove(node);
         self.claims

@@ -263,7 +263,7 @@ impl Containerd {
             .map_or(Ok(()), |mut daemon| daemon.stop())
     }
 
-    /// Starts the daemon, also after [`Containerd::stop_daemon`], and waits until it responds.
+    /// Starts the daemon, even after [`Containerd::stop_daemon`], and waits until it responds.
     ///
     /// # Errors
     /// The daemon exits or does not respond in time; the error contains the end of its log.

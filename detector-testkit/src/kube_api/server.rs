@@ -114,6 +114,16 @@ impl ApiServer {
         self.store(path, json!({"metadata": {"name": name}, "status": status}));
     }
 
+    /// Creates or replaces an object with all of its metadata.
+    pub fn apply_object(&self, path: &str, object: &Value) {
+        self.store(path, object.clone());
+    }
+
+    /// Goes on from another resource version, as a datastore does that was restored from a backup.
+    pub fn continue_from(&self, version: u64) {
+        self.change(|objects| objects.version = version);
+    }
+
     /// Makes a resource exist.
     pub fn install(&self, path: &str) {
         self.change(|objects| objects.install(path));
@@ -194,7 +204,7 @@ impl ApiServer {
         self.state.update(|state| state.respond(&request))
     }
 
-    /// A list that goes on until the client closes the connection or the test switches it off.
+    /// A list that continues until the client closes the connection or the test switches it off.
     fn endless_list(&self) -> ResponseBody {
         let start = r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":["#;
         let blank = Bytes::from(vec![b' '; 1 << 20]);
@@ -217,7 +227,7 @@ impl State {
         let value = change(&mut self.objects);
         for change in self.objects.history.iter().skip(known) {
             for watch in &self.watches {
-                watch.show(change);
+                watch.send(change);
             }
         }
         value
@@ -299,7 +309,7 @@ impl State {
             let watch = Watch { selection, lines };
             let history = self.objects.history.iter();
             for change in history.filter(|change| change.version > from) {
-                watch.show(change);
+                watch.send(change);
             }
             self.watches.retain(|watch| !watch.lines.is_closed());
             self.watches.push(watch);
@@ -321,7 +331,7 @@ impl State {
 }
 
 impl Watch {
-    fn show(&self, change: &Change) {
+    fn send(&self, change: &Change) {
         if let Some(line) = self.selection.line(change) {
             // The watch may have ended.
             let _ = self.lines.send(Ok(line.into()));

@@ -60,7 +60,7 @@ fn kill_processes_in(namespace: &Path) {
     }
     for pid in pids {
         if let Ok(pid) = i32::try_from(pid) {
-            // It may have been killed as a child, too.
+            // It may have been killed as a child process as well.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }

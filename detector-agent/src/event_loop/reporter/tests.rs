@@ -13,7 +13,7 @@ use detector_event::samples::{self, conflict};
 
 use super::*;
 
-/// The subjects of what it was offered and shown, in order.
+/// The subjects of what it got, in order.
 #[derive(Clone, Debug, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
 
@@ -30,16 +30,16 @@ impl Recorder {
 }
 
 impl EventSink for Recorder {
-    fn offer(&mut self, event: &AnyEvent) {
-        self.record(format!("{} offered", address(event)));
+    fn on_event(&mut self, event: &AnyEvent) {
+        self.record(format!("{} event", address(event)));
     }
 
-    fn repeat(&mut self, state: &AnyEvent) {
-        self.record(format!("{} repeated", address(state)));
+    fn on_unchanged_update(&mut self, state: &AnyEvent) {
+        self.record(format!("{} unchanged", address(state)));
     }
 
-    fn show(&mut self, state: &AnyEvent) {
-        self.record(format!("{} shown", address(state)));
+    fn on_current_state(&mut self, state: &AnyEvent) {
+        self.record(format!("{} state", address(state)));
     }
 }
 
@@ -75,10 +75,10 @@ fn lines_of_a_round_are_written_before_a_sink_gets_any_of_its_events() {
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
     assert_eq!(recorder.entries(), [""; 0]);
     reporter.deliver();
-    let offered = ["10.0.0.1 offered", "10.0.0.2 offered"];
-    assert_eq!(recorder.entries(), offered);
+    let events = ["10.0.0.1 event", "10.0.0.2 event"];
+    assert_eq!(recorder.entries(), events);
     reporter.deliver();
-    assert_eq!(recorder.entries(), offered, "each once");
+    assert_eq!(recorder.entries(), events, "each once");
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn a_sink_gets_an_event_before_the_state_that_follows_it() {
     let directory = tempfile::tempdir().unwrap();
     let (mut reporter, recorder) = reporter(&directory.path().join("lines"));
     reporter.report_conflict(Change::Raised, &conflict("10.0.0.1"), None);
-    reporter.show(&conflict("10.0.0.2"));
-    assert_eq!(recorder.entries(), ["10.0.0.1 offered", "10.0.0.2 shown"]);
+    reporter.report_state(&conflict("10.0.0.2"));
+    assert_eq!(recorder.entries(), ["10.0.0.1 event", "10.0.0.2 state"]);
 }
 
 #[test]
@@ -100,10 +100,7 @@ fn update_without_a_change_is_no_event() {
     let again = reporter.report_conflict(Change::Updated, &conflict, raised.as_ref());
     assert_eq!(again, None);
     reporter.deliver();
-    assert_eq!(
-        recorder.entries(),
-        ["10.0.0.1 offered", "10.0.0.1 repeated"]
-    );
+    assert_eq!(recorder.entries(), ["10.0.0.1 event", "10.0.0.1 unchanged"]);
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
 }
 

@@ -140,7 +140,7 @@ async fn second_claim_of_an_address_already_exists() {
         Outcome::NotFound
     );
     assert_eq!(outcome(&a, Request::GetClaim).await, Outcome::NotFound);
-    // The address was claimed anew: what was read before is of no use.
+    // The address was claimed again: what was read before is of no use.
     stored_claim(&a, Request::CreateClaim(claim("a"))).await;
     let outdated = Request::ReplaceClaim(version, claim("b"));
     assert_eq!(outcome(&b, outdated).await, Outcome::Outdated);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{CLAIMS, CONFLICTS, NODES, settings, wait_for as wait};
 use crate::{
     fleet::{
-        FeedUpdate, FleetSettings, Inbox,
+        ClaimUpdate, FleetSettings, Inbox,
         start::{FleetMessage, Surroundings, prepare},
     },
     health::Health,
@@ -100,7 +100,7 @@ impl Agent {
 
     fn send(&self, address: &str, claim: Option<LocalClaim>) {
         let subject: Subject = address.parse().unwrap();
-        self.inbox.send(FeedUpdate { subject, claim });
+        self.inbox.send(ClaimUpdate { subject, claim });
     }
 
     fn part(&self) -> (State, String) {

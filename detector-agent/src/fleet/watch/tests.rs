@@ -59,7 +59,7 @@ async fn names(watch: &mut ConflictWatch) -> Vec<String> {
             });
         }
     };
-    // It goes on.
+    // It continues.
     timeout(MINUTE, following).await.unwrap_err();
     names
 }

@@ -22,7 +22,7 @@ const NEWEST_BY = {
 };
 const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
 const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
-const ANOMALIES = {
+export const ANOMALIES = {
   ipam_drift: "does not match IPAM",
   ipam_leak: "leaked allocation",
   gateway_unresolved: "gateway requested again and again",
@@ -93,11 +93,11 @@ export function resolvedEntry(conflict) {
     whyLine(conflict, `api/v1/conflicts/${conflict.conflict_id}`));
 }
 
-function period(item, ...more) {
+export function period(item, ...more) {
   return element("p", { class: "when" }, "for ", elapsed(item.raised_at), ", since ", time(item.raised_at), ...more);
 }
 
-function nextLine(guidance) {
+export function nextLine(guidance) {
   if (!guidance) return null;
   return element("p", { class: "next" }, element("strong", {}, "Next: "), guidance.next_step, " ", runbookLink(guidance.runbook_url));
 }
@@ -206,7 +206,7 @@ function mark(claimant, conflict) {
   return claimant.newest ? tag(`The newest claimant, ${NEWEST_BY[claimant.newest_by] ?? claimant.newest_by}.`, "newest") : null;
 }
 
-function podName(subject, tag, conflict) {
+export function podName(subject, tag, conflict) {
   const note = mark(subject, conflict);
   if (subject.pod) return element(tag, { class: "pod" }, element("span", { class: "ns" }, `${subject.pod.namespace}/`), subject.pod.name, note);
   // An anomaly shows no device elsewhere.

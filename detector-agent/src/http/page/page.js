@@ -5,6 +5,7 @@ import { anomalyCard, conflictCard, resolvedEntry, searchText } from "./page/car
 import { follow, isLost, load, request, retryNow } from "./page/connection.js";
 import { $, counted, refreshElapsed, showCount } from "./page/dom.js";
 import { drawHealth } from "./page/health.js";
+import { byIncident, incidentCard } from "./page/incidents.js";
 
 const HEALTH_INTERVAL = 5000;
 const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an event
@@ -19,7 +20,7 @@ let health = null; // latest response of readyz
 let appliedEvents = 0;
 
 const conflictCards = new CardList($("active"), (conflict) => conflict.conflict_id, conflictCard);
-const anomalyCards = new CardList($("anomalies"), (anomaly) => anomaly.anomaly_id, anomalyCard);
+const anomalyCards = new CardList($("anomalies"), (item) => item.incident ?? item.anomaly_id, (item) => item.members ? incidentCard(item) : anomalyCard(item));
 
 // ---- drawing ----
 
@@ -37,8 +38,10 @@ function draw() {
   const terms = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const matching = (items) => terms.length ? [...items.values()].filter((item) => terms.every((term) => searchText(item).includes(term))) : [...items.values()];
   const [conflicts, others] = [matching(active), matching(anomalies)];
+  const grouped = byIncident(others);
+  grouped.filter((item) => item.members).forEach((item) => anomalyCards.mark(item));
   showMore("active-more", conflictCards.draw(conflicts, fresh), "conflicts");
-  showMore("anomalies-more", anomalyCards.draw(others), "anomalies");
+  showMore("anomalies-more", anomalyCards.draw(grouped), "anomalies");
   fresh.clear();
   drawHeadline();
   $("anomalies-section").hidden = others.length === 0;

@@ -5,8 +5,8 @@ use super::*;
 
 const HALF: usize = MAX_CONNECTIONS / 2;
 
-fn other(number: usize) -> Client {
-    Client::Other(IpAddr::from([10, 0, (number >> 8) as u8, number as u8]))
+fn other(number: usize) -> ConnectionSource {
+    ConnectionSource::Other(IpAddr::from([10, 0, (number >> 8) as u8, number as u8]))
 }
 
 fn is_open(slot: &mut Slot) -> bool {
@@ -20,7 +20,7 @@ fn count_open<'s>(slots: impl IntoIterator<Item = &'s mut Slot>) -> usize {
         .count()
 }
 
-fn fill(slots: &Slots, client: Client, count: usize) -> Vec<Slot> {
+fn fill(slots: &Slots, client: ConnectionSource, count: usize) -> Vec<Slot> {
     (0..count).map(|_| slots.admit(client).unwrap()).collect()
 }
 
@@ -73,21 +73,21 @@ fn at_the_total_the_source_with_the_most_connections_gives_way() {
 #[test]
 fn others_never_take_a_slot_of_the_node() {
     let slots = Slots::new(1 << 20);
-    let mut streams = fill(&slots, Client::Node, HALF / 2);
+    let mut streams = fill(&slots, ConnectionSource::Node, HALF / 2);
     let answering: Vec<_> = streams.iter().map(|slot| slot.handle().answer()).collect();
     // As many sources as connections: none has more than another one.
     let mut held: Vec<_> = (0..HALF * 2).map(|n| slots.admit(other(n))).collect();
     assert!(streams.iter_mut().all(is_open));
     assert_eq!(count_open(held.iter_mut().flatten()), HALF);
-    assert!(slots.admit(Client::Node).is_some());
+    assert!(slots.admit(ConnectionSource::Node).is_some());
     drop(answering);
 }
 
 #[test]
 fn idle_connections_of_the_node_give_way_to_its_probes() {
     let slots = Slots::new(1 << 20);
-    let mut held = fill(&slots, Client::Node, HALF);
-    let mut probe = slots.admit(Client::Node).unwrap();
+    let mut held = fill(&slots, ConnectionSource::Node, HALF);
+    let mut probe = slots.admit(ConnectionSource::Node).unwrap();
     assert!(!is_open(&mut held[0]) && is_open(&mut held[1]) && is_open(&mut probe));
 }
 
@@ -95,7 +95,7 @@ fn idle_connections_of_the_node_give_way_to_its_probes() {
 fn connections_take_a_quarter_of_the_descriptors() {
     let slots = Slots::new(64);
     let mut held: Vec<_> = (0..100).filter_map(|n| slots.admit(other(n))).collect();
-    held.extend((0..100).filter_map(|_| slots.admit(Client::Node)));
+    held.extend((0..100).filter_map(|_| slots.admit(ConnectionSource::Node)));
     assert_eq!(count_open(&mut held), 16);
     assert!(slots.shed());
     assert_eq!(count_open(&mut held), 15);
@@ -133,18 +133,19 @@ fn unread_responses_are_bounded() {
 
 #[test]
 fn the_node_is_recognised_by_its_addresses() {
-    let client =
-        |peer: &str, local: &str| Client::new(peer.parse().unwrap(), local.parse().unwrap());
+    let client = |peer: &str, local: &str| {
+        ConnectionSource::new(peer.parse().unwrap(), local.parse().unwrap())
+    };
     for (peer, local) in [
         ("127.0.0.1:1", "127.0.0.1:9842"),
         ("[::1]:1", "[::1]:9842"),
         ("192.0.2.7:1", "192.0.2.7:9842"),
         ("[::ffff:192.0.2.7]:1", "[::ffff:192.0.2.7]:9842"),
     ] {
-        assert_eq!(client(peer, local), Client::Node, "{peer}");
+        assert_eq!(client(peer, local), ConnectionSource::Node, "{peer}");
     }
     let pod = "10.0.0.1".parse().unwrap();
     for peer in ["10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        assert_eq!(client(peer, "192.0.2.7:9842"), Client::Other(pod));
+        assert_eq!(client(peer, "192.0.2.7:9842"), ConnectionSource::Other(pod));
     }
 }

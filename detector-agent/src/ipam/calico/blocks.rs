@@ -27,48 +27,75 @@ pub(in crate::ipam) struct NodeBlocks {
     pub(super) own_blocks: usize,
 }
 
+/// An allocation in a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockAllocation<'b> {
+    pub(crate) address: IpAddr,
+    pub(crate) handle: Option<&'b str>,
+    /// `secondary.node`.
+    pub(crate) node: Option<&'b str>,
+    /// `secondary.timestamp`, when it was allocated.
+    pub(crate) timestamp: Option<&'b str>,
+    /// It was released, and the address is not used again yet.
+    pub(crate) is_released: bool,
+}
+
+/// The range of a block.
+pub(crate) fn range(spec: &Value) -> Option<IpNet> {
+    spec.get("cidr")?.as_str()?.parse().ok()
+}
+
+/// The allocations in a block; invalid ones are skipped.
+pub(crate) fn allocations(spec: &Value) -> impl Iterator<Item = BlockAllocation<'_>> {
+    let list = |key| spec.get(key).and_then(Value::as_array);
+    let attributes = list("attributes").map(Vec::as_slice).unwrap_or_default();
+    let range = range(spec);
+    let allocations = list("allocations").into_iter().flatten();
+    let allocations = allocations.take(MAX_ORDINALS).enumerate();
+    allocations.filter_map(move |(ordinal, index)| {
+        let index = index.as_u64()?;
+        let attribute = usize::try_from(index).ok().and_then(|i| attributes.get(i));
+        let secondary = attribute.and_then(|a| a.get("secondary"));
+        let of_secondary = |key| secondary?.get(key)?.as_str();
+        Some(BlockAllocation {
+            address: nth(&range?, ordinal)?,
+            handle: attribute.and_then(|a| a.get("handle_id")?.as_str()),
+            node: of_secondary("node"),
+            timestamp: of_secondary("timestamp"),
+            is_released: attribute
+                .is_some_and(|a| a.get("releasedAt").is_some_and(|r| !r.is_null())),
+        })
+    })
+}
+
 impl NodeBlocks {
     /// Adds one block by its `spec`; invalid parts are skipped.
     pub(in crate::ipam) fn add(&mut self, spec: &Value, node: &str) {
-        let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
-        let Some(cidr) = text(spec, "cidr").and_then(|c| c.parse::<IpNet>().ok()) else {
+        let Some(range) = range(spec) else {
             return;
         };
-        let own = text(spec, "affinity").as_deref() == Some(&format!("host:{node}"));
+        let affinity = spec.get("affinity").and_then(Value::as_str);
+        let own = affinity.and_then(|affinity| affinity.strip_prefix("host:")) == Some(node);
         if own {
             self.own_blocks += 1;
-            self.ranges.push(cidr.network()..=cidr.broadcast());
+            self.ranges.push(range.network()..=range.broadcast());
         }
-        let list = |key| spec.get(key).and_then(Value::as_array);
-        let attributes = list("attributes").map(Vec::as_slice).unwrap_or_default();
-        let allocations = list("allocations").into_iter().flatten();
-        for (ordinal, index) in allocations.take(MAX_ORDINALS).enumerate() {
-            let Some(index) = index.as_u64() else {
-                continue;
-            };
-            let Some(address) = nth(&cidr, ordinal) else {
-                continue;
-            };
-            let attribute = usize::try_from(index).ok().and_then(|i| attributes.get(i));
-            let of_node = attribute
-                .and_then(|a| text(a.get("secondary")?, "node"))
-                .map(|of| of == node);
+        for allocation in allocations(spec) {
+            let of_node = allocation.node.map(|of| of == node);
             // Of another node's block only what this node borrows matters.
             if self.allocated.len() >= MAX_ADDRESSES || !(own || of_node == Some(true)) {
                 continue;
             }
-            let handle = attribute.and_then(|a| text(a, "handle_id"));
-            let released =
-                attribute.is_some_and(|a| a.get("releasedAt").is_some_and(|r| !r.is_null()));
+            let handle = allocation.handle;
             let new = Allocation {
-                owner_is_shared: handle.as_deref().is_some_and(is_shared),
+                owner_is_shared: handle.is_some_and(is_shared),
                 not_a_pod: of_node == Some(false)
-                    || released
-                    || handle.as_deref().is_some_and(is_tunnel),
+                    || allocation.is_released
+                    || handle.is_some_and(is_of_node),
                 owner: handle.map(Arc::from),
                 second_owner: None,
             };
-            whole_pool::add(&mut self.allocated, address, new);
+            whole_pool::add(&mut self.allocated, allocation.address, new);
         }
     }
 }
@@ -95,7 +122,7 @@ fn is_shared(handle: &str) -> bool {
 }
 
 /// Whether the handle is for an address of the node itself.
-fn is_tunnel(handle: &str) -> bool {
+pub(crate) fn is_of_node(handle: &str) -> bool {
     [
         "ipip-tunnel-addr-",
         "vxlan-tunnel-addr-",

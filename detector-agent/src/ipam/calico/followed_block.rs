@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
-use super::{block_name, blocks_api, spec};
+use super::{block_name, blocks_api, created, spec};
 use crate::ipam::read_budget::ReadBudget;
 use crate::kube_client::{
     KubeClient, MAX_BODY,
@@ -23,6 +23,7 @@ pub(super) struct FollowedBlock {
     pub(super) task: AbortHandle,
     /// `None` until it was read.
     pub(super) spec: Option<Arc<Value>>,
+    pub(super) created: Option<jiff::Timestamp>,
     /// The resource version of `spec`; 0 if it is not a number.
     pub(super) version: u64,
     pub(super) confirmed_at: Option<Timestamp>,
@@ -65,6 +66,7 @@ impl FollowedBlock {
         if let Some(found) = &found {
             self.version = version(found);
         }
+        self.created = found.as_ref().and_then(created);
         self.spec = Some(Arc::new(found.map(spec).unwrap_or_default()));
     }
 }

@@ -9,6 +9,7 @@
 mod blocks;
 mod followed_block;
 mod ip_pools;
+mod lookup;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -33,6 +34,11 @@ use detector_event::{State, counted};
 #[cfg(feature = "fuzzing")]
 pub(super) use self::blocks::MAX_ADDRESSES;
 pub(super) use self::blocks::NodeBlocks;
+pub(crate) use self::{
+    blocks::{BlockAllocation, allocations, is_of_node, range},
+    lookup::BlockLookup,
+    view::{Block, FollowedBlocks},
+};
 use self::{
     ip_pools::IpPools,
     view::{BlocksView, ViewedBlock},
@@ -57,6 +63,8 @@ pub(super) struct CalicoReader {
     source: Arc<PoolSource>,
     node: String,
     kube: Option<KubeClient>,
+    /// Gets the blocks for others.
+    shared: Arc<FollowedBlocks>,
     watch: Option<Follower>,
     history: SnapshotHistory<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
@@ -75,7 +83,14 @@ pub(super) const SOURCE: Source = Source {
     serves: |_, ipam| ipam == "calico-ipam",
     reader: |id, network, context| {
         let (network, node) = (network.name.clone(), context.node.to_owned());
-        Box::new(CalicoReader::new(id, network, node, context.kube.cloned()))
+        let shared = Arc::clone(context.blocks);
+        Box::new(CalicoReader::new(
+            id,
+            network,
+            node,
+            context.kube.cloned(),
+            shared,
+        ))
     },
 };
 
@@ -88,7 +103,9 @@ impl PoolReader for CalicoReader {
         let (requests, requested) = mpsc::unbounded_channel();
         let (published, view) = latest::channel(BlocksView::default());
         let id = self.id;
+        let shared = Arc::clone(&self.shared);
         let publish = move |view| {
+            shared.set(&view);
             // They fail once the reader is gone.
             let _ = published.send(view);
             let _ = changed.send(id);
@@ -123,7 +140,13 @@ impl PoolReader for CalicoReader {
 }
 
 impl CalicoReader {
-    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
+    fn new(
+        id: PoolId,
+        network: String,
+        node: String,
+        kube: Option<KubeClient>,
+        shared: Arc<FollowedBlocks>,
+    ) -> Self {
         Self {
             id,
             source: Arc::new(PoolSource {
@@ -133,6 +156,7 @@ impl CalicoReader {
             }),
             node,
             kube,
+            shared,
             watch: None,
             // The blocks' ranges show which addresses are Calico's, so released ones need not be remembered.
             history: SnapshotHistory::new(0),
@@ -214,18 +238,19 @@ impl CalicoReader {
 async fn read_once(kube: &KubeClient) -> Result<BlocksView, String> {
     let client = kube.connect().await.map_err(|error| error.to_string())?.0;
     let pools = IpPools::list(client.clone()).await?;
-    let api = blocks_api(client);
     let mut view = BlocksView {
         is_loaded: true,
         ..BlocksView::default()
     };
     for range in pools.blocks_of(&blackhole_routes()?) {
         let confirmed_at = Some(clock::now());
-        let block = api.get_opt(&block_name(&range)).await;
-        let block = block.map_err(|error| format!("{PLACE}: {error}"))?;
-        let spec = Arc::new(block.map(spec).unwrap_or_default());
-        view.blocks
-            .insert(range, ViewedBlock { spec, confirmed_at });
+        let block = BlockLookup::read(client.clone(), &range).await?;
+        let viewed = ViewedBlock {
+            created: block.as_ref().and_then(|block| block.created),
+            spec: block.map(|block| block.spec).unwrap_or_default(),
+            confirmed_at,
+        };
+        view.blocks.insert(range, viewed);
     }
     Ok(view)
 }
@@ -254,6 +279,11 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
 /// The name of a block, as `names.CIDRToName` of libcalico-go makes it: `192-168-91-0-26`.
 fn block_name(range: &IpNet) -> String {
     range.trunc().to_string().replace(['.', ':', '/'], "-")
+}
+
+fn created(block: &DynamicObject) -> Option<jiff::Timestamp> {
+    let created = block.metadata.creation_timestamp.as_ref();
+    created.map(|time| time.0)
 }
 
 fn spec(mut block: DynamicObject) -> Value {

@@ -207,6 +207,7 @@ where
         self.blocks.entry(range).or_insert_with(|| FollowedBlock {
             task: tokio::spawn(follow(range, kube.clone(), changes.clone())).abort_handle(),
             spec: None,
+            created: None,
             version: 0,
             confirmed_at: None,
             is_own: false,
@@ -364,7 +365,12 @@ where
         let blocks = self.blocks.iter().filter_map(|(range, block)| {
             let spec = block.spec.clone()?;
             let confirmed_at = block.confirmed_at;
-            Some((*range, ViewedBlock { spec, confirmed_at }))
+            let viewed = ViewedBlock {
+                spec,
+                created: block.created,
+                confirmed_at,
+            };
+            Some((*range, viewed))
         });
         BlocksView {
             blocks: blocks.collect(),

@@ -7,7 +7,7 @@ const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
 const BPF: (u32, &str) = (39, "CAP_BPF");
 
-/// The first missing capability of those that loading and attaching need. `None` also if `/proc` cannot be read: the kernel
+/// The first missing capability of those that loading and attaching need. Also `None` if `/proc` cannot be read: the kernel
 /// will then refuse the load.
 pub(super) fn missing() -> Option<&'static str> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;

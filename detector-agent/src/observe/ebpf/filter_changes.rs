@@ -26,7 +26,7 @@ const DATAGRAMS: usize = 4_096;
 pub struct ChangedDevices {
     /// Their indices; some are not pod devices.
     pub devices: HashSet<IfIndex>,
-    /// Notifications were lost, so filters of any other device may have changed, too.
+    /// Notifications were lost, so filters of any other device may have changed as well.
     pub lost: bool,
 }
 

@@ -27,7 +27,7 @@ pub struct KernelLogReader {
     logger: EbpfLogger<Arc<LineWriter>>,
     writer: Arc<LineWriter>,
     counters: CounterReader,
-    /// Lines counted by the kernel programs before the previous poll, all of which are in the buffer by now, or lost.
+    /// Lines counted by the kernel programs before the previous poll: by now they are in the buffer or lost.
     counted: u64,
     suppressed: u64,
 }

@@ -6,8 +6,8 @@
 use super::tc::{Place, TcFilter};
 
 /// Our priority as long as no other filter has a lower one. The kernel gives filters without a priority the numbers from
-/// 0xC000 down to 0x8000, so none of them runs before ours; and the low numbers, of which the kernel would refuse one that we
-/// use to a filter of another kind, stay free for others.
+/// 0xC000 down to 0x8000, so none of them runs before ours. The low numbers stay free for others: the kernel
+/// refuses a filter of another kind at a priority that we use.
 const LAST_PRIORITY: u16 = 0x7fff;
 /// The first of our handles, far from those that the kernel and other tools count up from 1, so that no `tc filter replace …
 /// handle 1` of others replaces ours.

@@ -102,7 +102,7 @@ pub(crate) fn stamped(record: &RingRecord) -> TimedObservation {
     }
 }
 
-/// What a claim shows besides: its sender advertises itself as a router.
+/// What else a claim shows: its sender advertises itself as a router.
 fn router_advertisement(record: &RingRecord) -> Option<TimedObservation> {
     let RingRecord::Frame(FrameRecord { at, claim }) = record else {
         return None;

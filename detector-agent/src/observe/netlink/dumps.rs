@@ -31,7 +31,7 @@ use super::{
         neighbour::{self, NeighbourEntry},
         route::{self, RouteMessage as DecodedRoute},
     },
-    further::FurtherInterfaces,
+    internal_interfaces::InternalInterfaces,
     request::{ReadError, RequestError, RequestSocket},
     wire::{RawMessage, Undecodable},
 };
@@ -220,7 +220,7 @@ pub(super) struct PodAddressList {
     /// On the wanted links.
     pub(super) own: BoundedList<LinkAddress>,
     /// On others, which take no room from those.
-    pub(super) further: FurtherInterfaces,
+    pub(super) internal: InternalInterfaces,
 }
 
 /// Addresses in another namespace, on the links selected by `is_wanted` and on others.
@@ -236,7 +236,7 @@ pub(super) fn pod_addresses(
         if is_wanted(found.ifindex) {
             list.own.push(found);
         } else {
-            list.further.push(found.ifindex, found.address);
+            list.internal.push(found.ifindex, found.address);
         }
     };
     addresses(socket, "addresses inside a pod", Some(nsid), add)

@@ -281,12 +281,12 @@ impl Interpreter {
                 RouteMessage::Plain(route) => emit(Observation::RouteGone(route)),
                 RouteMessage::Other(OtherRoute {
                     place,
-                    is_beside_plain,
+                    may_replace_plain,
                 }) => {
                     let replaces =
                         message.kind == RTM_NEWROUTE && message.flags & NLM_F_REPLACE != 0;
                     emit(Observation::RoutingChanged(
-                        if replaces && is_beside_plain {
+                        if replaces && may_replace_plain {
                             RoutingChange::Replaced(place)
                         } else {
                             RoutingChange::Destination(place.destination, place.prefix_len)
@@ -342,9 +342,9 @@ fn added_route(route: Route, flags: u16) -> Observation {
     if flags & NLM_F_REPLACE != 0 {
         Observation::Route(route)
     } else if flags & NLM_F_APPEND != 0 || route.destination.is_ipv6() {
-        Observation::RouteBeside(route, RoutePlace::Last)
+        Observation::RouteInserted(route, RoutePlace::Last)
     } else {
-        Observation::RouteBeside(route, RoutePlace::First)
+        Observation::RouteInserted(route, RoutePlace::First)
     }
 }
 

@@ -5,9 +5,9 @@
 
 mod decode;
 mod dumps;
-mod further;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+mod internal_interfaces;
 mod listener;
 mod namespace;
 mod request;

@@ -18,7 +18,7 @@ use detector_engine::{
 use super::{
     DeviceSelector,
     dumps::{self, BoundedList, PATIENCE, PodAddressList},
-    further,
+    internal_interfaces,
     request::{ReadError, RequestSocket},
     socket::OpenError,
 };
@@ -272,8 +272,8 @@ fn unreadable(peer: Peer) -> PodAddresses {
         mac: None,
         addresses: None,
         is_truncated: false,
-        further: Vec::new(),
-        lacks_further: false,
+        internal: Vec::new(),
+        is_missing_internal: false,
     }
 }
 
@@ -333,10 +333,10 @@ fn pods(
                 .map(move |(ifindex, list)| (Peer { nsid, ifindex }, list))
         };
         match dumps::pod_addresses(socket, nsid, |ifindex| links.contains_key(&ifindex)) {
-            Ok(PodAddressList { own, further }) => {
+            Ok(PodAddressList { own, internal }) => {
                 let is_truncated = own.omitted > 0;
-                let lacks_further = further.omitted > 0;
-                omitted.over_bound += further.omitted;
+                let is_missing_internal = internal.omitted > 0;
+                omitted.over_bound += internal.omitted;
                 for found in omitted.unwrap_list(own) {
                     if let Some(list) = links.get_mut(&found.ifindex)
                         && !list.push(found.address, &mut room)
@@ -344,7 +344,7 @@ fn pods(
                         omitted.over_bound += 1;
                     }
                 }
-                let further = further.read(socket, nsid)?;
+                let internal = internal.read(socket, nsid)?;
                 for (peer, list) in peers(links) {
                     // Less important than the addresses: a link that cannot be read has no known MAC.
                     let mac = match dumps::peer_link(socket, peer) {
@@ -357,8 +357,8 @@ fn pods(
                         mac,
                         addresses: Some(list.addresses),
                         is_truncated: is_truncated || list.is_truncated,
-                        further: further::concerning(peer.ifindex, &further),
-                        lacks_further,
+                        internal: internal_interfaces::concerning(peer.ifindex, &internal),
+                        is_missing_internal,
                     });
                 }
             }

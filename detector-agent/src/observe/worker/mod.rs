@@ -148,13 +148,13 @@ impl KernelWorker {
                 if let Some(token) = token {
                     let snapshot = self.read_device(&device);
                     let has_received = snapshot.as_ref().is_ok_and(|read| read.received > 0);
-                    if attached == Attached::Now && has_received {
+                    if attached == AttachState::Now && has_received {
                         emit(WorkerEvent::Unobserved);
                     }
                     let scope = SnapshotScope::Device(device.ifindex);
                     emit(snapshot_event(token, scope, snapshot));
                 }
-                let is_attached = attached != Attached::Not;
+                let is_attached = attached != AttachState::Not;
                 emit(WorkerEvent::AttachDone(device.ifindex, is_attached));
             }
             WorkerJob::Detach { ifindex, was_up } => {
@@ -217,21 +217,21 @@ impl KernelWorker {
             .read_device(&self.selector, device.ifindex, device.peer)
     }
 
-    fn attach(&mut self, watch: &mut FilterWatch, device: &PodDevice) -> Attached {
+    fn attach(&mut self, watch: &mut FilterWatch, device: &PodDevice) -> AttachState {
         let Some(programs) = &mut self.programs else {
-            return Attached::Before;
+            return AttachState::Before;
         };
         if watch.update_name(device) {
-            return Attached::Before;
+            return AttachState::Before;
         }
         match programs.attach(device.ifindex, &device.name) {
             Ok(outcome) => {
                 watch.insert(device, outcome);
-                Attached::Now
+                AttachState::Now
             }
             Err(AttachError::Vanished { .. }) => {
                 debug!(device = device.name, "device removed before the attach");
-                Attached::Not
+                AttachState::Not
             }
             Err(error) => {
                 warn!(
@@ -239,7 +239,7 @@ impl KernelWorker {
                     %error,
                     "attach failed; frames of this device are not observed, its addresses still are"
                 );
-                Attached::Not
+                AttachState::Not
             }
         }
     }
@@ -247,7 +247,7 @@ impl KernelWorker {
 
 /// Whether the program is attached to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attached {
+enum AttachState {
     /// It was already, or there is none.
     Before,
     /// Since now.

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use detector_event::{MAX_FURTHER_ADDRESSES, MAX_PRIMARY_ADDRESSES, Pod, Via};
+use detector_event::{MAX_PRIMARY_ADDRESSES, MAX_SECONDARY_ADDRESSES, Pod, Via};
 use ipnet::IpNet;
 use nix::libc;
 use serde::Deserialize;
@@ -19,7 +19,7 @@ pub(super) const MAX_BYTES: u64 = 256 * 1024;
 const MAX_NAME: usize = 253;
 /// Most interfaces of one result.
 const MAX_INTERFACES: usize = 64;
-/// The name that containerd and CRI-O give a pod's primary interface; Multus names further ones `net1`, `net2`, ….
+/// The name that containerd and CRI-O give a pod's primary interface; Multus names secondary ones `net1`, `net2`, ….
 const PRIMARY_INTERFACE: &str = "eth0";
 
 /// The content of one file.
@@ -31,7 +31,7 @@ pub(in crate::pods) struct CacheEntry {
     /// The addresses of the pod's end, if that is the pod's primary interface.
     pub(in crate::pods) addresses: Vec<IpAddr>,
     /// The other addresses of the result.
-    pub(in crate::pods) further_addresses: Vec<IpAddr>,
+    pub(in crate::pods) secondary_addresses: Vec<IpAddr>,
     /// The name of the network that the result is about.
     pub(super) network: Option<String>,
 }
@@ -122,7 +122,7 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
         .unwrap_or_default();
     let interfaces = interfaces.unwrap_or_default();
     let is_primary = file.if_name.as_deref() == Some(PRIMARY_INTERFACE);
-    let (mut addresses, mut further_addresses) = (Vec::new(), Vec::new());
+    let (mut addresses, mut secondary_addresses) = (Vec::new(), Vec::new());
     for ip in ips.into_iter().flatten() {
         let Ok(net) = ip.address.parse::<IpNet>() else {
             continue;
@@ -139,11 +139,11 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
         if is_primary && ip.interface.is_none_or(is_on_primary) {
             addresses.push(net.addr());
         } else {
-            further_addresses.push(net.addr());
+            secondary_addresses.push(net.addr());
         }
     }
     addresses.truncate(MAX_PRIMARY_ADDRESSES);
-    further_addresses.truncate(MAX_FURTHER_ADDRESSES);
+    secondary_addresses.truncate(MAX_SECONDARY_ADDRESSES);
     // Older libcni writes the namespace's path with the pod's own interface only.
     let sandbox = interfaces.iter().map(|interface| &interface.sandbox);
     let namespace = file.netns.iter().chain(sandbox);
@@ -165,7 +165,7 @@ pub(in crate::pods) fn parse(text: &[u8]) -> Result<CacheEntry, Unusable> {
             .take(MAX_INTERFACES)
             .collect(),
         addresses,
-        further_addresses,
+        secondary_addresses,
         network: file.network_name.filter(|name| is_name(name)),
     })
 }
@@ -210,16 +210,16 @@ mod tests {
             let entry = parse(PTP.replace(from, to).as_bytes()).unwrap();
             entry.addresses.len()
         };
-        // Multus names further interfaces.
+        // Multus names secondary interfaces.
         assert_eq!(count(r#""ifName":"eth0""#, r#""ifName":"net1""#), 0);
         for elsewhere in ["0", "7", "-1"] {
             let index = format!(r#""interface":{elsewhere}"#);
             assert_eq!(count(r#""interface":1"#, &index), 0, "{index}");
         }
         assert_eq!(count(r#""interface":1"#, r#""x":1"#), 1);
-        let further = parse(PTP.replace("eth0", "net1").as_bytes()).unwrap();
+        let secondary = parse(PTP.replace("eth0", "net1").as_bytes()).unwrap();
         assert_eq!(
-            further.further_addresses,
+            secondary.secondary_addresses,
             ["10.244.2.2".parse::<IpAddr>().unwrap()]
         );
         assert_eq!(count("10.244.2.2/24", "10.244.2.2"), 0);
@@ -229,7 +229,10 @@ mod tests {
     fn loopback_entry_has_neither_host_device_nor_addresses() {
         let entry = parse(LOOPBACK.as_bytes()).unwrap();
         assert_eq!(entry.devices, [""; 0]);
-        assert_eq!((entry.addresses, entry.further_addresses), (vec![], vec![]));
+        assert_eq!(
+            (entry.addresses, entry.secondary_addresses),
+            (vec![], vec![])
+        );
     }
 
     #[test]

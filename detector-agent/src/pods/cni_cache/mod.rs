@@ -170,7 +170,7 @@ impl CacheReader {
                     devices: entry.devices.clone(),
                     network: entry.network.clone(),
                     addresses: entry.addresses.clone(),
-                    further_addresses: entry.further_addresses.clone(),
+                    secondary_addresses: entry.secondary_addresses.clone(),
                     runtime_uid: None,
                     running: true,
                     created: seconds

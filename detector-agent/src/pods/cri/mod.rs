@@ -161,7 +161,7 @@ impl Cri {
                 devices: network.map(|n| n.devices.clone()).unwrap_or_default(),
                 network: None,
                 addresses: network.map(|n| n.addresses.clone()).unwrap_or_default(),
-                further_addresses: Vec::new(),
+                secondary_addresses: Vec::new(),
                 runtime_uid: None,
                 running,
                 created: sandbox.created_at,

@@ -108,8 +108,11 @@ impl SandboxNetwork {
 }
 
 fn addresses(network: PodSandboxNetworkStatus) -> Vec<IpAddr> {
-    let further = network.additional_ips.into_iter().map(|further| further.ip);
-    let all = std::iter::once(network.ip).chain(further);
+    let additional = network
+        .additional_ips
+        .into_iter()
+        .map(|additional| additional.ip);
+    let all = std::iter::once(network.ip).chain(additional);
     // A stopped sandbox has an empty one.
     all.filter_map(|ip| ip.parse().ok())
         .take(MAX_PRIMARY_ADDRESSES)

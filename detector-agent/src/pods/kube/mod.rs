@@ -5,10 +5,11 @@
 //! Invariants: only pods of this node are requested; of each only the fields in use are kept; the number of pods is
 //! bounded. A server that is slow or absent delays nothing but its own snapshot.
 
+mod plugins;
 mod record;
 mod watch;
 
-use std::io;
+use std::{io, sync::Arc};
 
 use ::kube::{Api, Error, api::ListParams};
 use detector_event::Via;
@@ -19,6 +20,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::source::{PodSource, SourceError, SourceSnapshot};
 use crate::kube_client::{KubeClient, KubeClientError, MAX_BODY};
+#[cfg(test)]
+pub(crate) use plugins::PluginPod;
+use plugins::plugin_pod;
+pub(crate) use plugins::{PluginContainer, PluginPods};
 pub(super) use record::pod_record;
 pub(super) use watch::watch;
 
@@ -33,6 +38,7 @@ pub struct KubePods {
     client: KubeClient,
     node: String,
     labels: Vec<String>,
+    plugins: Arc<PluginPods>,
 }
 
 impl KubePods {
@@ -43,7 +49,13 @@ impl KubePods {
             client,
             node: node.to_owned(),
             labels: labels.to_vec(),
+            plugins: Arc::default(),
         }
+    }
+
+    /// The pods of network plugins, which are known once pods were listed.
+    pub(super) fn plugins(&self) -> Arc<PluginPods> {
+        Arc::clone(&self.plugins)
     }
 
     /// Field selector for the pods of this node.
@@ -70,6 +82,7 @@ impl PodSource for KubePods {
             .await
             .map_err(|_| SourceError::Silent(format!("{server} did not answer in time")))?
             .map_err(|error| source_error(&server, &error))?;
+        self.plugins.set(list.items.iter().filter_map(plugin_pod));
         let records = list.items.iter();
         let mut records: Vec<_> = records
             .filter_map(|pod| pod_record(pod, &self.labels))

@@ -56,7 +56,7 @@ pub(in crate::pods) fn pod_record(api_pod: &ApiPod, labels: &[String]) -> Option
             .filter_map(|ip| ip.ip.parse::<IpAddr>().ok())
             .take(MAX_PRIMARY_ADDRESSES)
             .collect(),
-        further_addresses: Vec::new(),
+        secondary_addresses: Vec::new(),
         runtime_uid: metadata
             .annotations
             .as_ref()

@@ -10,7 +10,9 @@ use detector_event::{Via, counted};
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{KubePods, MAX_PODS, TARGET, connect_error, pod_record, source_error};
+use super::{
+    KubePods, MAX_PODS, TARGET, connect_error, plugins::WatchedPlugins, pod_record, source_error,
+};
 use crate::{
     kube_client::{
         MAX_BODY,
@@ -33,6 +35,8 @@ struct WatchedPods {
     pods: HashMap<String, PodRecord>,
     /// The pods of a list in progress.
     listed: HashMap<String, PodRecord>,
+    plugins: WatchedPlugins,
+    listed_plugins: WatchedPlugins,
     /// A list was completed.
     is_complete: bool,
     skipped: usize,
@@ -44,23 +48,30 @@ impl WatchedPods {
         match event {
             Event::Init => {
                 self.listed.clear();
+                self.listed_plugins = WatchedPlugins::default();
                 self.skipped = 0;
                 false
             }
             Event::InitApply(pod) => {
+                self.listed_plugins.put(key(&pod), &pod);
                 self.skipped += put(&mut self.listed, &pod, labels);
                 false
             }
             Event::InitDone => {
                 self.pods = std::mem::take(&mut self.listed);
+                self.plugins = std::mem::take(&mut self.listed_plugins);
                 self.is_complete = true;
                 true
             }
             Event::Apply(pod) => {
+                self.plugins.put(key(&pod), &pod);
                 self.skipped += put(&mut self.pods, &pod, labels);
                 true
             }
-            Event::Delete(pod) => self.pods.remove(&key(&pod)).is_some(),
+            Event::Delete(pod) => {
+                self.plugins.remove(&key(&pod));
+                self.pods.remove(&key(&pod)).is_some()
+            }
         }
     }
 
@@ -112,7 +123,9 @@ pub(in crate::pods) async fn watch(source: KubePods, reports: mpsc::Sender<Sourc
                 }
                 match update {
                     KubeUpdate::Event(event) => {
-                        if pods.apply(event, &source.labels) && pods.is_complete {
+                        let has_changed = pods.apply(event, &source.labels) && pods.is_complete;
+                        if has_changed {
+                            pods.plugins.publish(&source.plugins);
                             silent_at = None;
                             report_at.get_or_insert_with(|| Instant::now() + BATCH);
                         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use detector_engine::{NsId, PodDevice};
-use detector_event::{MAX_FURTHER_ADDRESSES, Pod};
+use detector_event::{MAX_SECONDARY_ADDRESSES, Pod};
 
 use super::name_hash::HashedNames;
 pub(super) use sources::SourceMatchers;
@@ -28,8 +28,8 @@ pub struct PodRecord {
     pub network: Option<String>,
     /// The addresses of its primary interface.
     pub addresses: Vec<IpAddr>,
-    /// The addresses of its further interfaces, from the CNI result cache.
-    pub further_addresses: Vec<IpAddr>,
+    /// The addresses of its secondary interfaces, from the CNI result cache.
+    pub secondary_addresses: Vec<IpAddr>,
     /// The uid that the container runtime uses instead of the API's (static pods).
     pub runtime_uid: Option<String>,
     /// Whether it runs. A stopped pod is matched by its namespace only: its device's name may have been reused.
@@ -61,8 +61,8 @@ pub struct DeviceMatcher {
     by_address: HashMap<IpAddr, Vec<usize>>,
     /// Of those with addresses, by the id of the sandbox: with several interfaces, that of the primary one.
     by_sandbox: HashMap<String, usize>,
-    /// Those of further interfaces, by the id of the sandbox.
-    further_addresses: HashMap<String, Vec<IpAddr>>,
+    /// Those of secondary interfaces, by the id of the sandbox.
+    secondary_addresses: HashMap<String, Vec<IpAddr>>,
     hashed: OnceLock<HashedNames>,
 }
 
@@ -77,7 +77,7 @@ impl DeviceMatcher {
         let mut by_name = HashMap::new();
         let mut by_address: HashMap<IpAddr, Vec<usize>> = HashMap::new();
         let mut by_sandbox = HashMap::new();
-        let mut further_addresses: HashMap<String, Vec<IpAddr>> = HashMap::new();
+        let mut secondary_addresses: HashMap<String, Vec<IpAddr>> = HashMap::new();
         for (index, record) in records.iter().enumerate() {
             by_namespace.extend(record.namespace.map(|namespace| (namespace, index)));
             by_name.insert(full_name(&record.pod.namespace, &record.pod.name), index);
@@ -85,10 +85,10 @@ impl DeviceMatcher {
                 if !record.addresses.is_empty() {
                     by_sandbox.insert(id.clone(), index);
                 }
-                if !record.further_addresses.is_empty() {
-                    let further = further_addresses.entry(id.clone()).or_default();
-                    let room = MAX_FURTHER_ADDRESSES.saturating_sub(further.len());
-                    further.extend(record.further_addresses.iter().take(room));
+                if !record.secondary_addresses.is_empty() {
+                    let secondary = secondary_addresses.entry(id.clone()).or_default();
+                    let room = MAX_SECONDARY_ADDRESSES.saturating_sub(secondary.len());
+                    secondary.extend(record.secondary_addresses.iter().take(room));
                 }
             }
             if record.running {
@@ -105,7 +105,7 @@ impl DeviceMatcher {
             by_name,
             by_address,
             by_sandbox,
-            further_addresses,
+            secondary_addresses,
             hashed: OnceLock::new(),
         }
     }
@@ -160,9 +160,9 @@ impl DeviceMatcher {
         Some(&record.addresses)
     }
 
-    /// The addresses of the further interfaces of the pod with this sandbox.
-    fn further_addresses_of_sandbox(&self, id: &str) -> &[IpAddr] {
-        self.further_addresses.get(id).map_or(&[], Vec::as_slice)
+    /// The addresses of the secondary interfaces of the pod with this sandbox.
+    fn secondary_addresses_of_sandbox(&self, id: &str) -> &[IpAddr] {
+        self.secondary_addresses.get(id).map_or(&[], Vec::as_slice)
     }
 
     fn record_by_name(&self, namespace: &str, name: &str) -> Option<&PodRecord> {

@@ -37,9 +37,9 @@ impl SourceMatchers {
             detailed.primary_addresses = addresses.to_vec();
         }
         if let Some(id) = &pod.container_id {
-            let further = self.cni_cache.matcher.further_addresses_of_sandbox(id);
-            if !further.is_empty() {
-                detailed.further_addresses = further.to_vec();
+            let secondary = self.cni_cache.matcher.secondary_addresses_of_sandbox(id);
+            if !secondary.is_empty() {
+                detailed.secondary_addresses = secondary.to_vec();
             }
         }
         if let Some(PodRecord { pod: known, .. }) = in_kube {

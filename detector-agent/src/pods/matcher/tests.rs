@@ -21,7 +21,7 @@ fn record(name: &str, namespace: Option<NsId>, device: &str, created: i64) -> Po
         devices: vec![device.to_owned()],
         network: None,
         addresses: Vec::new(),
-        further_addresses: Vec::new(),
+        secondary_addresses: Vec::new(),
         runtime_uid: None,
         running: true,
         created,
@@ -303,9 +303,9 @@ fn primary_addresses_are_of_the_best_source_that_has_any() {
     assert_eq!(addresses(&sources, earlier), [""; 0], "of the same name");
     // With several interfaces there is a result for each.
     let cached = ["10.0.0.2"].map(|address| of(Via::CniCache, "a", &[address]));
-    let further = of(Via::CniCache, "a", &[]);
+    let secondary = of(Via::CniCache, "a", &[]);
     let others = of(Via::CniCache, "b", &["10.0.0.3"]);
-    let records = cached.into_iter().chain([further, others]).collect();
+    let records = cached.into_iter().chain([secondary, others]).collect();
     sources.set(Via::CniCache, 1, DeviceMatcher::new(records));
     assert_eq!(addresses(&sources, known()), ["10.0.0.2"]);
     let running = of(Via::Cri, "a", &["10.0.0.4"]);

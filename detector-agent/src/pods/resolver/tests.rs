@@ -120,7 +120,7 @@ fn record(via: Via, name: &str, namespace: i32) -> PodRecord {
         devices: Vec::new(),
         network: None,
         addresses: Vec::new(),
-        further_addresses: Vec::new(),
+        secondary_addresses: Vec::new(),
         runtime_uid: None,
         running: true,
         created: 0,

@@ -7,8 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use detector_event::{
-    AnomalyData, AnyEvent, ConflictData, ContractName as _, DiagnosisData, SubjectKind, WallTime,
-    clean,
+    AnomalyData, AnyEvent, ConflictData, ContractName as _, SubjectKind, WallTime, clean,
     guidance::StatusPageUrl,
     summary::{anomaly_line, claimants, conflict_line, vlan_id},
 };
@@ -65,7 +64,7 @@ impl Alert {
         let description: Vec<_> = description.map(String::as_str).collect();
         annotations.insert("description", description.join(" "));
         // No label: it becomes known later, and labels identify the alert.
-        if let Some(cause) = diagnosis(event).map(|diagnosis| diagnosis.cause) {
+        if let Some(cause) = event.diagnosis().map(|diagnosis| diagnosis.cause) {
             annotations.insert("diagnosis", cause.name().to_owned());
         }
         let annotations = annotations
@@ -107,13 +106,6 @@ impl Alert {
     pub(super) fn resolved(mut self, now: WallTime) -> Self {
         self.ends_at = now;
         self
-    }
-}
-
-fn diagnosis(event: &AnyEvent) -> Option<&DiagnosisData> {
-    match event {
-        AnyEvent::Conflict(event) => event.data.diagnosis.as_deref(),
-        AnyEvent::Anomaly(event) => event.data.diagnosis.as_deref(),
     }
 }
 

@@ -73,7 +73,7 @@ pub struct AlertSink {
 }
 
 impl EventSink for AlertSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         if self
             .changes
             .try_send(AlertInput::Event(event.clone()))
@@ -248,7 +248,7 @@ impl Alertmanager {
         }
         self.failures = 0;
         let parked = self.parked.len();
-        self.metrics.show_queue(&self.name, 0, parked);
+        self.metrics.set_queue(&self.name, 0, parked);
         if parked > 0 {
             let alerts = if parked == 1 { "alert" } else { "alerts" };
             self.health.degraded(format!(
@@ -270,7 +270,7 @@ impl Alertmanager {
         self.failures = self.failures.saturating_add(1);
         self.count("failed", unsent);
         self.metrics
-            .show_queue(&self.name, unsent, self.parked.len());
+            .set_queue(&self.name, unsent, self.parked.len());
     }
 
     fn rejected(&mut self, alert: &Alert, why: &str) {

@@ -1,6 +1,6 @@
 //! Which objects have Kubernetes Events about what is active, and what has to be posted next. Pure.
 //!
-//! An Event waits up to [`PATIENCE`] for the pods that it should name, and is posted once. Everything is bounded; beyond a bound
+//! An Event waits up to [`PATIENCE`] for the pods that it should name and for the cause, and is posted once. Everything is bounded; beyond a bound
 //! the oldest is forgotten, so that at worst it has no end.
 
 use std::{
@@ -11,15 +11,15 @@ use std::{
 use detector_event::{AnyEvent, Change, ChangedField, SubjectId};
 use tokio::time::Instant;
 
-use super::notices::{Notice, Notices};
+use super::object_events::{ObjectEvent, ObjectEvents};
 
-/// How long an Event waits for names.
+/// How long an Event waits for names and the cause.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long pods that become known count as those about which an earlier agent posted Events: after a start they are only being looked up.
 const PATIENCE_AFTER_START: Duration = Duration::from_secs(30);
 /// The most conflicts and anomalies with Events.
 const SUBJECTS: usize = 4096;
-/// The most that wait for names; beyond it, the oldest does not wait any longer.
+/// The most that wait; beyond it, the oldest does not wait any longer.
 const WAITING: usize = 512;
 /// The most objects with an Event about one subject.
 const OBJECTS: usize = 256;
@@ -28,7 +28,7 @@ const OBJECTS: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) subject: SubjectId,
-    pub(super) notice: Notice,
+    pub(super) object_event: ObjectEvent,
 }
 
 /// A subject, and the object of an Event about it.
@@ -37,7 +37,7 @@ pub(super) type Key = (SubjectId, String);
 impl Request {
     /// What is posted with one key stays in order.
     pub(super) fn key(&self) -> Key {
-        (self.subject, self.notice.object())
+        (self.subject, self.object_event.object())
     }
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Ledger {
     subjects: HashMap<SubjectId, HashMap<String, bool>>,
     /// The subjects, oldest first.
     order: VecDeque<SubjectId>,
-    /// What waits for names, oldest first.
-    waiting: VecDeque<Waiting>,
+    /// What waits for names or the cause, oldest first.
+    waiting: VecDeque<WaitingEvent>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingEvent {
     until: Instant,
     event: AnyEvent,
     /// An earlier agent posted the Events.
@@ -79,15 +79,15 @@ impl Ledger {
         let (until, is_restored) = match waited {
             Some(waited) => (waited.until, waited.is_restored),
             None if self.subjects.contains_key(&id) => (now, false),
-            None if begins(event) => (now + PATIENCE, false),
+            None if is_beginning(event) => (now + PATIENCE, false),
             None => (now + PATIENCE_AFTER_START, true),
         };
-        let waiting = Waiting {
+        let waiting = WaitingEvent {
             until,
             event: event.clone(),
             is_restored,
         };
-        if until <= now || !Notices::of(event).is_incomplete {
+        if until <= now || !ObjectEvents::of(event).is_incomplete {
             return self.requests(&waiting);
         }
         self.waiting.push_back(waiting);
@@ -121,28 +121,35 @@ impl Ledger {
     }
 
     /// The new Events of an active subject.
-    fn requests(&mut self, waiting: &Waiting) -> Vec<Request> {
+    fn requests(&mut self, waiting: &WaitingEvent) -> Vec<Request> {
         let subject = waiting.event.subject_id();
-        let notices = Notices::of(&waiting.event);
-        let has_pods = !notices.on_pods.is_empty();
+        let object_events = ObjectEvents::of(&waiting.event);
+        let has_pods = !object_events.on_pods.is_empty();
         let objects = self.remember(subject);
         let mut requests = Vec::new();
-        for notice in notices.on_pods.into_iter().chain([notices.on_node]) {
-            let object = notice.object();
-            let is_replaced = notice.is_on_node() && has_pods;
+        for object_event in object_events
+            .on_pods
+            .into_iter()
+            .chain([object_events.on_node])
+        {
+            let object = object_event.object();
+            let is_replaced = object_event.is_on_node() && has_pods;
             if is_replaced || objects.len() >= OBJECTS || objects.contains_key(&object) {
                 continue;
             }
             objects.insert(object, true);
             if !waiting.is_restored {
-                requests.push(Request { subject, notice });
+                requests.push(Request {
+                    subject,
+                    object_event,
+                });
             }
         }
         requests
     }
 
     /// The last Events about a subject: on each object that has one.
-    fn resolve(&mut self, event: &AnyEvent, waited: Option<Waiting>) -> Vec<Request> {
+    fn resolve(&mut self, event: &AnyEvent, waited: Option<WaitingEvent>) -> Vec<Request> {
         let waited = waited.map(|mut waited| {
             if waited.is_restored {
                 // It may name more of the pods that have Events.
@@ -154,11 +161,17 @@ impl Ledger {
         let subject = event.subject_id();
         let objects = self.subjects.remove(&subject).unwrap_or_default();
         self.order.retain(|other| *other != subject);
-        let notices = Notices::of(event);
-        let ends = notices.on_pods.into_iter().chain([notices.on_node]);
+        let object_events = ObjectEvents::of(event);
+        let ends = object_events
+            .on_pods
+            .into_iter()
+            .chain([object_events.on_node]);
         requests.extend(
-            ends.filter(|notice| objects.get(&notice.object()) == Some(&true))
-                .map(|notice| Request { subject, notice }),
+            ends.filter(|object_event| objects.get(&object_event.object()) == Some(&true))
+                .map(|object_event| Request {
+                    subject,
+                    object_event,
+                }),
         );
         requests
     }
@@ -182,8 +195,8 @@ impl Ledger {
     }
 }
 
-/// Whether nobody can have posted an Event about it: it was raised, or is no longer part of a sweep.
-fn begins(event: &AnyEvent) -> bool {
+/// Whether no agent can have posted an Event about it: it was raised, or is no longer part of a sweep.
+fn is_beginning(event: &AnyEvent) -> bool {
     let left_sweep = matches!(event, AnyEvent::Conflict(event) if event.data.changed.contains(&ChangedField::Sweep));
     left_sweep || event.change() == Change::Raised
 }

@@ -1,7 +1,7 @@
 //! Kubernetes Events about conflicts and anomalies, shown by `kubectl describe` and by event exporters.
 //!
 //! A conflict has an Event on each of its pods, an anomaly one on its pod, and what has no known pod has one on the Node;
-//! a second one follows at the end. An Event waits up to two seconds for the names of other pods. A repetition within 6 minutes is
+//! a second one follows at the end. An Event waits up to two seconds for the names of other pods and for the cause. A repetition within 6 minutes is
 //! counted in the existing Event. After a restart nothing is posted about what an earlier agent has reported, except its end.
 //!
 //! Of an address sweep, the pod that sweeps gets an Event, and the other pods of its conflicts get none.
@@ -13,7 +13,7 @@
 //! for the server, the remembered Events and the rate per object are bounded; what is not posted is counted.
 
 mod ledger;
-mod notices;
+mod object_events;
 mod poster;
 mod spam_filter;
 #[cfg(test)]
@@ -104,14 +104,14 @@ impl KubeEvents {
 }
 
 impl EventSink for KubeEvents {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         if self.queue.try_send(event.clone()).is_err() {
             self.metrics.count_deliveries(SINK, "dropped", 1);
         }
     }
 
-    fn show(&mut self, event: &AnyEvent) {
-        self.offer(event);
+    fn on_current_state(&mut self, event: &AnyEvent) {
+        self.on_event(event);
     }
 }
 
@@ -123,7 +123,7 @@ struct Posting {
     /// What waits behind an Event on the same object about the same subject that is being posted.
     lanes: HashMap<Key, VecDeque<Request>>,
     /// The attempts to post, one for each lane.
-    attempts: JoinSet<Attempt>,
+    attempts: JoinSet<PostAttempt>,
     first_turns: Arc<Semaphore>,
     retry_turns: Arc<Semaphore>,
     random: fastrand::Rng,
@@ -134,7 +134,7 @@ struct Posting {
 }
 
 /// A request, and how the last attempt to post it ended.
-struct Attempt {
+struct PostAttempt {
     request: Request,
     began_at: Instant,
     failures: u32,
@@ -170,7 +170,7 @@ impl Posting {
             if left_out.contains(&key) {
                 continue;
             }
-            let rate_key = request.notice.rate_key();
+            let rate_key = request.object_event.rate_key();
             let outcome = if !self.spam_filter.take_token(&rate_key, Instant::now()) {
                 "limited"
             } else if self.waiting() >= QUEUE {
@@ -209,11 +209,11 @@ impl Posting {
             sleep(delay.unwrap_or_default()).await;
             // It is never closed.
             let _turn = turns.acquire().await;
-            let result = poster.post(&request.notice).await;
+            let result = poster.post(&request.object_event).await;
             if is_retry && matches!(result, Err(PostFailure::Failed(_))) {
                 sleep(PAUSE).await;
             }
-            Attempt {
+            PostAttempt {
                 request,
                 began_at,
                 failures,
@@ -222,8 +222,8 @@ impl Posting {
         });
     }
 
-    fn finish(&mut self, attempt: Attempt) {
-        let Attempt {
+    fn finish(&mut self, attempt: PostAttempt) {
+        let PostAttempt {
             request,
             began_at,
             failures,

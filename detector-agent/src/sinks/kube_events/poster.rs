@@ -8,7 +8,7 @@ use ::kube::{
 };
 use tokio::{sync::Mutex, time::timeout};
 
-use super::notices::{Notice, truncated};
+use super::object_events::{ObjectEvent, truncated};
 use crate::{kube_client::KubeClient, sinks::client::PostFailure};
 
 /// The reporting controller, a qualified name as the API requires.
@@ -41,9 +41,9 @@ impl EventPoster {
     }
 
     /// Posts one Event, once. A repetition within six minutes is counted in the existing Event.
-    pub(super) async fn post(&self, notice: &Notice) -> Result<(), PostFailure> {
+    pub(super) async fn post(&self, object_event: &ObjectEvent) -> Result<(), PostFailure> {
         // Boxed, because many tasks wait with this future.
-        match Box::pin(timeout(TIMEOUT, self.publish(notice))).await {
+        match Box::pin(timeout(TIMEOUT, self.publish(object_event))).await {
             Ok(result) => result,
             Err(_) => {
                 let why = format!("no response within {TIMEOUT:?}");
@@ -52,14 +52,14 @@ impl EventPoster {
         }
     }
 
-    async fn publish(&self, notice: &Notice) -> Result<(), PostFailure> {
+    async fn publish(&self, object_event: &ObjectEvent) -> Result<(), PostFailure> {
         let (client, recorder) = self.connect().await.map_err(PostFailure::Failed)?;
-        let event = event(notice);
-        let mut result = recorder.publish(&event, &notice.regarding).await;
+        let event = event(object_event);
+        let mut result = recorder.publish(&event, &object_event.regarding).await;
         if status_code(&result) == Some(404) {
             // The Event that this one repeats may have been deleted; another recorder remembers none.
             let recorder = self.reconnect(client).await;
-            result = recorder.publish(&event, &notice.regarding).await;
+            result = recorder.publish(&event, &object_event.regarding).await;
         }
         let code = status_code(&result);
         if code == Some(401) {
@@ -94,14 +94,14 @@ impl EventPoster {
     }
 }
 
-fn event(notice: &Notice) -> Event {
+fn event(object_event: &ObjectEvent) -> Event {
     Event {
-        type_: notice.event_type,
-        reason: notice.reason.to_owned(),
-        note: Some(notice.message.clone()),
+        type_: object_event.event_type,
+        reason: object_event.reason.to_owned(),
+        note: Some(object_event.message.clone()),
         // The recorder compares it, but not the note, to recognise a repetition. `kubectl` does not show it.
-        action: notice.about.clone(),
-        secondary: notice.related.clone(),
+        action: object_event.about.clone(),
+        secondary: object_event.related.clone(),
     }
 }
 

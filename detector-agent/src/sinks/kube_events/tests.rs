@@ -4,9 +4,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use detector_engine::{AnomalyId, AnomalyKind, Network};
+use detector_engine::{AnomalyId, AnomalyKind, Network, diagnosis::Cause};
 use detector_event::{
-    AnyEvent, Change, ChangedField, ClaimantData, Pod, Role, State, SubjectState, Via, samples,
+    AnyEvent, Change, ChangedField, ClaimantData, DiagnosisData, Pod, Role, State, SubjectState,
+    Via, samples,
 };
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -38,11 +39,17 @@ fn claimant(device: &str, name: Option<&str>) -> ClaimantData {
     }
 }
 
+/// The cause was looked for, and is not known.
+fn without_cause() -> Option<Arc<DiagnosisData>> {
+    Some(Arc::new(samples::diagnosis(Cause::Unknown, 1)))
+}
+
 fn conflict(change: Change, id: &str, claimants: &[(&str, Option<&str>)]) -> AnyEvent {
     let mut event = samples::event("1", change, id, "10.244.2.10");
     let claimants = claimants.iter().map(|(device, pod)| claimant(device, *pod));
     event.data.claimants = claimants.collect();
     event.data.traffic_goes_to = Some("vetha".to_owned());
+    event.data.diagnosis = without_cause();
     event.into()
 }
 
@@ -53,6 +60,7 @@ fn anomaly(change: Change, kind: AnomalyKind, name: Option<&str>) -> AnyEvent {
         event.data.state = SubjectState::Resolved;
     }
     event.data.pod = name.and_then(pod);
+    event.data.diagnosis = without_cause();
     if kind == AnomalyKind::IpamLeak {
         event.data.device = None;
     }
@@ -83,13 +91,13 @@ impl World {
     }
 
     fn message(&self, position: usize) -> &str {
-        &self.last[position].notice.message
+        &self.last[position].object_event.message
     }
 }
 
 fn text(request: &Request) -> String {
-    let object = request.notice.regarding.name.as_deref().unwrap();
-    format!("{} on {object}", request.notice.reason)
+    let object = request.object_event.regarding.name.as_deref().unwrap();
+    format!("{} on {object}", request.object_event.reason)
 }
 
 const NONE: [&str; 0] = [];
@@ -113,7 +121,7 @@ fn conflict_of_known_pods_is_posted_at_once() {
             message.contains(other) && message.contains(traffic),
             "{message}"
         );
-        let related = world.last[position].notice.related.as_ref().unwrap();
+        let related = world.last[position].object_event.related.as_ref().unwrap();
         assert!(other.contains(related.name.as_deref().unwrap()));
     }
     let updated = conflict(Change::Updated, "c", &both);
@@ -125,6 +133,31 @@ fn conflict_of_known_pods_is_posted_at_once() {
     );
     assert_eq!(world.apply(&resolved, now), NONE);
     assert_eq!(world.ledger.next_due(), None);
+}
+
+#[test]
+fn event_waits_two_seconds_for_the_cause() {
+    let now = Instant::now();
+    let mut raised = samples::drift("10.244.2.10");
+    raised.data.pod = pod("a");
+    let mut explained = raised.clone();
+    explained.data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 9).into());
+    let explained = AnyEvent::from(explained).with_change(Change::Updated);
+
+    let mut world = World::default();
+    assert_eq!(world.apply(&raised.clone().into(), now), NONE);
+    assert_eq!(world.apply(&explained, now + SECOND), ["IPAMDrift on a"]);
+    let message = world.message(0);
+    assert!(
+        message.contains("; cause: ipam_state_wiped (proven): "),
+        "{message}"
+    );
+
+    let mut world = World::default();
+    assert_eq!(world.apply(&raised.into(), now), NONE);
+    assert_eq!(world.take_due(now + 2 * SECOND), ["IPAMDrift on a"]);
+    assert!(!world.message(0).contains("cause"), "posted without it");
+    assert_eq!(world.apply(&explained, now + 3 * SECOND), NONE);
 }
 
 #[test]
@@ -144,7 +177,7 @@ fn event_waits_two_seconds_for_names() {
         world
             .last
             .iter()
-            .all(|r| !r.notice.message.contains("unknown"))
+            .all(|r| !r.object_event.message.contains("unknown"))
     );
 
     // The name comes too late.
@@ -187,7 +220,7 @@ fn conflict_between_unknown_pods_is_on_the_node() {
         NONE
     );
     assert_eq!(world.take_due(now + 2 * SECOND), ["IPConflict on node-1"]);
-    let node = &world.last[0].notice;
+    let node = &world.last[0].object_event;
     assert_eq!(
         (
             node.regarding.namespace.as_deref(),
@@ -221,6 +254,7 @@ fn conflict_with_the_node_waits_for_no_pod_of_it() {
         ..claimant("eth0", None)
     };
     event.data.claimants = vec![claimant("vetha", Some("a")), host];
+    event.data.diagnosis = without_cause();
     assert_eq!(
         world.apply(&event.into(), Instant::now()),
         ["IPConflict on a"]
@@ -367,6 +401,7 @@ fn what_was_held_back_has_no_end() {
 fn messages_keep_the_limits_of_the_api() {
     let mut event = samples::event("1", Change::Raised, "c", "10.244.2.10");
     event.data.network = Network::Vrf("red".to_owned());
+    event.data.diagnosis = without_cause();
     let long = "x".repeat(200);
     event.data.claimants = (0..60)
         .map(|n| claimant(&format!("veth\x1b{n}"), Some(&format!("{n}{long}"))))
@@ -374,8 +409,8 @@ fn messages_keep_the_limits_of_the_api() {
     let requests = Ledger::default().apply(&event.into(), Instant::now());
     assert_eq!(requests.len(), 60);
     for request in requests {
-        let message = &request.notice.message;
-        assert!(message.len() <= 1024 && request.notice.about.len() <= 128);
+        let message = &request.object_event.message;
+        assert!(message.len() <= 1024 && request.object_event.about.len() <= 128);
         assert!(
             message.starts_with("10.244.2.10 (vrf:red) on veth"),
             "{message}"
@@ -468,10 +503,10 @@ async fn events_of_an_outage_are_posted_after_it() {
     let mut it = Sink::start();
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     it.api.set_down(true);
-    it.sink.offer(&conflict(Change::Raised, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "c", &both));
     sleep(600 * SECOND).await;
-    it.sink.offer(&conflict(Change::Resolved, "c", &both));
-    it.sink.offer(&conflict(Change::Raised, "d", &both[..1]));
+    it.sink.on_event(&conflict(Change::Resolved, "c", &both));
+    it.sink.on_event(&conflict(Change::Raised, "d", &both[..1]));
     sleep(600 * SECOND).await;
     assert_eq!(it.count("delivered"), 0);
     let part = it.health.report().pop().unwrap();
@@ -495,10 +530,10 @@ fn leak(id: usize) -> AnyEvent {
     AnyEvent::from(leak).with_change(Change::Raised)
 }
 
-/// Offers these one after another, each posted at once.
+/// Sends these one after another; each is posted at once.
 async fn post_leaks(it: &mut Sink, count: usize) {
     for id in 0..count {
-        it.sink.offer(&leak(id));
+        it.sink.on_event(&leak(id));
         sleep(SECOND).await;
         assert_eq!(it.reasons(NODE).len(), id + 1);
     }
@@ -509,7 +544,7 @@ async fn event_that_cannot_be_posted_delays_no_others() {
     let mut it = Sink::start();
     it.api.fail_all(SHOP);
     let pods = [("vetha", Some("a")), ("vethb", Some("b"))];
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     sleep(60 * SECOND).await;
     post_leaks(&mut it, 20).await;
     // What fails while others are posted is given up after an hour, and counted.
@@ -530,7 +565,7 @@ async fn event_that_is_not_answered_delays_no_others() {
         .iter()
         .map(|(device, name)| (&**device, Some(&**name)))
         .collect();
-    it.sink.offer(&conflict(Change::Raised, "c", &pods));
+    it.sink.on_event(&conflict(Change::Raised, "c", &pods));
     post_leaks(&mut it, 20).await;
 }
 
@@ -542,7 +577,7 @@ async fn what_waits_for_the_server_is_bounded_and_counted() {
         let name = format!("p{id}");
         let one = [("vetha", Some(&*name))];
         it.sink
-            .offer(&conflict(Change::Raised, &id.to_string(), &one));
+            .on_event(&conflict(Change::Raised, &id.to_string(), &one));
         tokio::task::yield_now().await;
     }
     sleep(60 * SECOND).await;
@@ -558,7 +593,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     let both = [("vetha", Some("a")), ("vethb", Some("b"))];
     let flap = async |it: &mut Sink, id, claimants: &[_]| {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, id, claimants));
+            it.sink.on_event(&conflict(change, id, claimants));
             sleep(SECOND).await;
         }
         it.api.objects(SHOP).len()
@@ -573,7 +608,7 @@ async fn repetition_within_six_minutes_is_counted_in_the_event() {
     };
     let mut other = Arc::unwrap_or_clone(other);
     other.data.address = "10.244.2.11".parse().unwrap();
-    it.sink.offer(&other.into());
+    it.sink.on_event(&other.into());
     sleep(SECOND).await;
     assert_eq!(it.api.objects(SHOP).len(), 6);
     let third = [("vetha", Some("a")), ("vethb", Some("c"))];
@@ -591,7 +626,7 @@ async fn events_on_one_object_about_one_subject_stay_in_order() {
     it.api.set_down(true);
     for _ in 0..3 {
         for change in [Change::Raised, Change::Resolved] {
-            it.sink.offer(&conflict(change, "c", &one));
+            it.sink.on_event(&conflict(change, "c", &one));
             sleep(3 * SECOND).await;
         }
     }

@@ -85,7 +85,7 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
         }
         AnomalyKind::AddressSweep => format!("{count} pods on {node} claim addresses of others"),
         AnomalyKind::PodCidrOverlap => {
-            format!("{count} ranges of {node} are ranges of other nodes, too")
+            format!("{count} ranges of {node} are ranges of other nodes as well")
         }
         AnomalyKind::RogueRouter => format!("{count} pods on {node} send router advertisements"),
         AnomalyKind::MacDuplicate => {

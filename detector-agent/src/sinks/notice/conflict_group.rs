@@ -106,8 +106,8 @@ pub(super) struct GroupClaimant {
     pub(super) device: String,
     /// Its pod, `namespace/name`.
     pub(super) pod: Option<String>,
-    /// Whether it contests an address that another one has.
-    pub(super) contests: bool,
+    /// Whether it contests an address that another one holds.
+    pub(super) is_contester: bool,
     /// Whether it is rightful; `None` if that is not known or differs between the addresses.
     pub(super) rightful: Option<bool>,
 }
@@ -117,7 +117,7 @@ impl GroupClaimant {
         Self {
             device: claimant.device.clone(),
             pod: claimant.pod.as_deref().map(pod_name),
-            contests: false,
+            is_contester: false,
             rightful: claimant.rightful,
         }
     }
@@ -189,7 +189,7 @@ impl ConflictGroup {
         for contester in data.suspects() {
             let mut known = self.claimants.iter_mut();
             if let Some(known) = known.find(|known| known.device == contester.device) {
-                known.contests = true;
+                known.is_contester = true;
             }
         }
         self.claimants.sort_by(|a, b| a.device.cmp(&b.device));

@@ -135,7 +135,7 @@ impl ConflictFacts<'_> {
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
             pods: self.claimants(|claimant| claimant.pod.is_some()),
-            suspects: self.claimants(|claimant| claimant.contests),
+            suspects: self.claimants(|claimant| claimant.is_contester),
             rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
             rightful: self.claimants(|claimant| claimant.rightful == Some(true)),
             not_rightful: self.claimants(|claimant| claimant.rightful == Some(false)),

@@ -25,7 +25,7 @@ pub(super) enum OutboxInput {
     /// A conflict or an anomaly changed.
     Event(AnyEvent),
     /// The state of an active conflict, as in an event before a restart.
-    Repeated(AnyEvent),
+    Unchanged(AnyEvent),
     /// Everything that is active now, each with its present state.
     Active(Vec<AnyEvent>),
     /// The wait of a sink for this subject is over.
@@ -118,7 +118,7 @@ impl<'l, 't> Batch<'l, 't> {
         match input {
             OutboxInput::Event(event) if event.is_resolved() => self.resolved(event),
             OutboxInput::Event(event) => self.active(event, false),
-            OutboxInput::Repeated(event) => self.active(event, true),
+            OutboxInput::Unchanged(event) => self.active(event, true),
             OutboxInput::Active(events) => self.all_active(events),
             OutboxInput::DelayElapsed(sink, subject) => self.delay_elapsed(*sink, *subject),
             OutboxInput::WindowOver(sink, raised) => self.window_over(*sink, raised),
@@ -126,8 +126,8 @@ impl<'l, 't> Batch<'l, 't> {
         }
     }
 
-    /// An active subject changed, or with `repeated` may have: then only an event that adds something counts.
-    fn active(&mut self, event: &AnyEvent, repeated: bool) -> Result<(), StoreError> {
+    /// An active subject changed, or with `is_unchanged` may have: then only an event that adds something counts.
+    fn active(&mut self, event: &AnyEvent, is_unchanged: bool) -> Result<(), StoreError> {
         let subject = event.subject_id();
         let known = self.record(subject)?;
         if known.is_none() && self.changes.open >= self.store.bounds.open {
@@ -136,7 +136,7 @@ impl<'l, 't> Batch<'l, 't> {
         }
         self.changes.open += usize::from(known.is_none());
         let same = |known: &OpenRecord| {
-            known.event.id() == event.id() || (repeated && known.event.supersedes(event))
+            known.event.id() == event.id() || (is_unchanged && known.event.supersedes(event))
         };
         let is_new = !known.as_ref().is_some_and(same);
         let mut record = known.unwrap_or_else(|| OpenRecord {

@@ -39,11 +39,11 @@ impl ManualOutbox {
         Arc::clone(&self.outbox.sink_queues()[0])
     }
 
-    pub(crate) fn offer(&self, event: Event) {
-        self.outbox.sink().offer(&event.into());
+    pub(crate) fn report(&self, event: Event) {
+        self.outbox.sink().on_event(&event.into());
     }
 
-    /// Stores the events offered so far.
+    /// Stores the events accepted so far.
     pub(crate) fn turn(&mut self) {
         self.worker.turn(Some(Duration::ZERO));
     }

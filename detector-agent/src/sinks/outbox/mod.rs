@@ -1,9 +1,9 @@
 //! The outbox: an event is stored before it is sent and removed after it was delivered.
 //!
 //! ```text
-//! event loop ──offer──► bounded channel ──► thread "outbox" ──commit──► tables in the state file
+//! event loop ──event──► bounded channel ──► thread "outbox" ──commit──► tables in the state file
 //!     ▲                      │                    │  ▲
-//!     └── "offer all active" ┘ (was full)         ▼  └── finished ── senders (one for each sink)
+//!     └── "send all active" ─┘ (was full)         ▼  └── finished ── senders (one for each sink)
 //!                                           queues in memory ──take──►
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! such as the raise; and the newest state, which a later one replaces.
 //!
 //! # Invariants
-//! 1. Whoever got a raise gets the end, and both arrive if the receiver was down for all of it: from when a raise or an end
+//! 1. A sink that got a raise gets the end, and both arrive if the receiver was down for all of it: from when a raise or an end
 //!    is stored it is delivered at least once, across crashes, unless 24 h of failures make the sink give it up, which is
 //!    counted. An update may be replaced by a newer state. A subject that ends, is raised again and ends while its first end
 //!    is pending has ended once.
@@ -28,7 +28,7 @@
 //!    is tried again while its subject is open. Nothing that is stored is evicted: a pod that fills the outbox while a
 //!    receiver is down costs no other pod an event that was stored, nor a conflict that lasts.
 //! 7. Nothing here blocks the event loop. An event that the channel has no room for is dropped and counted; the event
-//!    loop then offers everything that is active, and the difference to what is stored becomes events: a subject
+//!    loop then sends everything that is active, and the difference to what is stored becomes events: a subject
 //!    that is open here and no longer active is resolved, one that is active and not open here is raised. The same
 //!    happens once after each start, when the first snapshot is merged, which also repairs what a crash lost.
 //! 8. If the disk is full or broken, at the start too, events wait in memory within the same bound and the store is
@@ -238,7 +238,7 @@ impl Outbox {
         }
     }
 
-    /// Returns when all events offered before are stored and available to the senders, which takes long if the disk is
+    /// Returns when all events accepted before are stored and available to the senders, which takes long if the disk is
     /// full.
     pub async fn sync(&self) {
         let (answer, answered) = oneshot::channel();
@@ -248,7 +248,7 @@ impl Outbox {
         }
     }
 
-    /// Stores the offered events and ends the thread. `false` if that takes longer than `deadline`.
+    /// Stores the accepted events and ends the thread. `false` if that takes longer than `deadline`.
     pub fn stop(self, deadline: Duration) -> bool {
         // It fails if the thread has ended already.
         let _ = self.worker.send(OutboxMessage::Stop);
@@ -295,12 +295,12 @@ impl OutboxSink {
 }
 
 impl EventSink for OutboxSink {
-    fn offer(&mut self, event: &AnyEvent) {
+    fn on_event(&mut self, event: &AnyEvent) {
         self.queue(OutboxInput::Event(event.clone()));
     }
 
-    fn repeat(&mut self, state: &AnyEvent) {
-        self.queue(OutboxInput::Repeated(state.clone()));
+    fn on_unchanged_update(&mut self, state: &AnyEvent) {
+        self.queue(OutboxInput::Unchanged(state.clone()));
     }
 
     fn is_behind(&self) -> bool {

@@ -202,7 +202,7 @@ impl SinkQueue {
             let queue = locked(&self.queue);
             (queue.len(), queue.parked())
         };
-        self.metrics.show_queue(&self.name, all - parked, parked);
+        self.metrics.set_queue(&self.name, all - parked, parked);
     }
 
     fn finished(&self, job: &SendJob, members: &[SendMember], is_superseded: bool) {

@@ -54,9 +54,9 @@ pub(super) enum OutboxMessage {
 /// State shared with the event loop's side.
 #[derive(Debug)]
 pub(super) struct Backpressure {
-    /// Events offered and not stored yet.
+    /// Events accepted and not stored yet.
     pub(super) queued: AtomicUsize,
-    /// An event was dropped: everything active must be offered again.
+    /// An event was dropped: everything active has to be sent again.
     pub(super) behind: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct CommitState {
     /// The database of the last commit.
     last: Weak<Database>,
     /// A commit that failed but may have reached the disk.
-    pub(super) doubt: Option<BatchOutcome>,
+    pub(super) uncertain: Option<BatchOutcome>,
     /// Failed commits since the last successful one.
     failures: u32,
     /// Pending [`OutboxMessage::Sync`]s.
@@ -308,7 +308,7 @@ impl OutboxWorker {
         let database = self.store.database()?;
         let commit_state = &mut self.commit_state;
         let mut changes = BatchOutcome::default();
-        let outcome = match commit_state.doubt.take() {
+        let outcome = match commit_state.uncertain.take() {
             // The removals before it are there too, as it was based on them.
             Some(tried) if self.tables.is_applied(&database).unwrap_or(false) => {
                 changes = tried;
@@ -334,7 +334,7 @@ impl OutboxWorker {
             }
         };
         if let Err(why) = outcome {
-            commit_state.doubt = Some(changes);
+            commit_state.uncertain = Some(changes);
             self.store.failed(database);
             return Err(why);
         }
@@ -348,7 +348,7 @@ impl OutboxWorker {
         let stored = commit_state
             .batch
             .iter()
-            .filter(|input| matches!(input, OutboxInput::Event(_) | OutboxInput::Repeated(_)))
+            .filter(|input| matches!(input, OutboxInput::Event(_) | OutboxInput::Unchanged(_)))
             .count();
         self.publish(changes);
         if stored > 0 {

@@ -223,7 +223,7 @@ impl<A: DeliveryTarget> Sender<A> {
                 self.pauses = 0;
                 self.paused_until = None;
                 self.sink_queue.delivered(&job);
-                self.show_accepting();
+                self.report_accepting();
             }
             RequestOutcome::Sent(_, DeliveryOutcome::Gone) => {
                 if !self.gone {
@@ -307,12 +307,12 @@ impl<A: DeliveryTarget> Sender<A> {
         }
         // A receiver that is down is shown as such.
         if self.failures == 0 {
-            self.show_accepting();
+            self.report_accepting();
         }
     }
 
-    /// Shows that the receiver accepts events, except those that it rejects.
-    fn show_accepting(&self) {
+    /// Reports that the receiver accepts events, except those that it rejects.
+    fn report_accepting(&self) {
         let parked = self.sink_queue.parked();
         let why = &self.rejection;
         if self.rejections >= REJECTIONS_UNTIL_FAILED {

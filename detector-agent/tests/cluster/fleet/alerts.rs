@@ -12,7 +12,7 @@ use detector_testkit::{
 use super::run_pod_with;
 use crate::installation::Installation;
 
-/// Receives what all agents report, also after a restart and after their node was cut off.
+/// Receives what all agents report, even after a restart and after their node was cut off.
 pub(super) struct Alerts(Receiver);
 
 impl Alerts {

@@ -19,7 +19,7 @@ const MOVED: &str = "10.244.1.50";
 const HELD: [&str; 3] = ["10.244.1.60", "10.244.1.61", "10.244.1.62"];
 const HOSTILE: &str = "10.244.1.70";
 const MARKER: &str = "10.244.1.90";
-/// What the hostile pod assigns to itself besides: addresses that no other pod has.
+/// What the hostile pod assigns to itself in addition: addresses that no other pod has.
 const FOREIGN: usize = 1000;
 /// How many of them its agent may look up.
 const MAX_LOOKUPS: f64 = 64.0;

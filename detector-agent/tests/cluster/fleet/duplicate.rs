@@ -50,7 +50,7 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
         .collect();
     assert_eq!(claimants, [(&*nodes[0], "web"), (&*nodes[1], "checkout")]);
     with_rights(&it, 1, [Some(true), Some(true)]);
-    // The first node shows it, too, and only the second one reports it.
+    // The first node shows it as well, but only the second one reports it.
     let shown = it.wait("the conflict on the first node", || fleet_conflict(&it, 0));
     assert_eq!(shown["conflict_id"], conflict["conflict_id"]);
     assert_eq!([active(&it, 0), active(&it, 1)], [0.0, 1.0]);

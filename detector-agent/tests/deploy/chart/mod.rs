@@ -120,7 +120,7 @@ fn documented_values_are_accepted() {
         "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
         "{metricsListen: {address: '', detail: false}}",
         "{secrets: [{name: slack, secretName: slack-webhook}], config: {allow: [10.0.0.10], export-claims: true}}",
-        "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true, cilium: true, azure: true, kubeOvn: true}}",
+        "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true, awsLogs: true, cilium: true, azure: true, kubeOvn: true}}",
         "{runtime: {mountSocket: false}, stateDirectory: ''}",
         "{priorityClass: {create: false, name: system-node-critical}}",
         "{prometheusRule: {enabled: true, alertLabels: {team: network}, severities: {IPAMDrift: info}, disabled: [IPAMLeak]}}",

@@ -64,7 +64,7 @@ fn readme_lists_every_value() {
         let default = if is_group {
             String::new()
         } else {
-            shown(default)
+            code_cell(default)
         };
         writeln!(
             readme,
@@ -76,7 +76,7 @@ fn readme_lists_every_value() {
     assert_current(&chart.join("README.md"), &readme);
 }
 
-fn shown(value: &Value) -> String {
+fn code_cell(value: &Value) -> String {
     format!(
         "`{}`",
         serde_json::to_string(value).unwrap().replace('|', "\\|")

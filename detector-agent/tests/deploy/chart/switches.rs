@@ -66,7 +66,7 @@ fn probe_uses_the_listener_that_kubelet_reaches() {
         assert_eq!(get["port"], port, "{values}");
         let found = get.get("host").map(|host| host.as_str().unwrap());
         assert_eq!(found, host, "{values}");
-        // Whoever holds the port could fail it.
+        // Another process that holds the port could fail it.
         assert!(container.get("livenessProbe").is_none());
     }
 }
@@ -138,7 +138,7 @@ fn every_path_is_mounted_once() {
         "{runtime: {socketDirectory: /run/k3s}, ipam: {hostLocalDirectories: [/run/k3s/ipam]}}",
         "{runtime: {socketDirectory: /run/flannel}, ipam: {hostLocalDirectories: [/run/flannel]}}",
         "{ipam: {hostLocalDirectories: [/var/lib/cni/mine, /etc/cni/net.d/state]}}",
-        "{ipam: {hostLocalDirectories: [/var/run/aws-node/x], aws: true}}",
+        "{ipam: {hostLocalDirectories: [/var/run/aws-node/x, /var/log/aws-routed-eni/x], aws: true, awsLogs: true}}",
         "{stateDirectory: /data/agent, ipam: {hostLocalDirectories: [/data/agent/cni]}}",
         "{runtime: {mountSocket: false}, ipam: {hostLocalDirectories: [/run/containerd/ipam]}}",
     ] {
@@ -165,7 +165,8 @@ fn every_path_is_mounted_once() {
 /// A directory that is missing on a node is named in the pod's events; kubelet does not create it there.
 #[test]
 fn directories_of_others_are_not_created() {
-    let daemonset = daemonset("{ipam: {aws: true, hostLocalDirectories: [/run/flannel]}}");
+    let daemonset =
+        daemonset("{ipam: {aws: true, awsLogs: true, hostLocalDirectories: [/run/flannel]}}");
     let volumes = daemonset["spec"]["template"]["spec"]["volumes"]
         .as_sequence()
         .unwrap();

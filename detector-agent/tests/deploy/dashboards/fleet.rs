@@ -46,7 +46,7 @@ fn samples_of_an_agent() -> Vec<(String, String, f64)> {
     }
     for sink in ["ops", "chat"] {
         metrics.count_deliveries(sink, "failed", 1);
-        metrics.show_queue(sink, 3, 0);
+        metrics.set_queue(sink, 3, 0);
     }
     let text = metrics.encode(None).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));

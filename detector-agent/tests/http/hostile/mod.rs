@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use detector_agent::sinks::Feed;
+use detector_agent::sinks::EventFeed;
 use detector_agent::{
     event_loop::EventLoopHandle,
     health::Health,
@@ -58,7 +58,7 @@ fn serve() -> Served {
             explanations: Arc::default(),
             pods: Arc::default(),
             inbox,
-            feed: Feed::default(),
+            feed: EventFeed::default(),
             export_claims: false,
         })
         .unwrap();

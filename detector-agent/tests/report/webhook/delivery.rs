@@ -26,7 +26,7 @@ fn request_has_all_signatures_and_headers_from_files() {
         fs::write(dir.join("auth"), "Bearer s3cr3t-token\n").unwrap();
     })
     .unwrap();
-    running.offer(event("e1", "raised", "c1"));
+    running.report(event("e1", "raised", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     let request = &posted[0];
     assert_eq!(
@@ -48,7 +48,7 @@ fn request_has_all_signatures_and_headers_from_files() {
     assert_eq!(expected.split(' ').count(), 2);
     // A rotation takes effect with the next request.
     fs::write(running.directory.path().join("old"), &newer).unwrap();
-    running.offer(event("e2", "resolved", "c1"));
+    running.report(event("e2", "resolved", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 2).unwrap();
     let timestamp = posted[1].header("webhook-timestamp").parse().unwrap();
     let secrets = [&newer, &newer].map(|s| Secret::parse(s).unwrap());
@@ -83,8 +83,8 @@ fn failed_event_is_retried_before_the_next_of_its_conflict() {
     });
     let yaml = hook(&receiver.url(), "").replace("timeout: 2s", "timeout: 300ms");
     let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
-    running.offer(event("e1", "raised", "c1"));
-    running.offer(event("e2", "resolved", "c1"));
+    running.report(event("e1", "raised", "c1"));
+    running.report(event("e2", "resolved", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 2).unwrap();
     let mut expected = vec!["e1"; failures + 1];
     expected.push("e2");
@@ -106,12 +106,12 @@ fn rejected_event_waits_alone_until_the_receiver_accepts_it() {
             .replace("first: 20ms, longest: 100ms", "first: 1h, longest: 1h");
         let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
         for n in 0..5 {
-            running.offer(event(&format!("bad{n}"), "raised", &format!("b{n}")));
+            running.report(event(&format!("bad{n}"), "raised", &format!("b{n}")));
         }
         running.wait_count("hook", "rejected", 5);
-        running.offer(event("end", "resolved", "b0"));
+        running.report(event("end", "resolved", "b0"));
         for n in 0..20 {
-            running.offer(event(&format!("good{n}"), "raised", &format!("g{n}")));
+            running.report(event(&format!("good{n}"), "raised", &format!("g{n}")));
         }
         receiver
             .wait_until(DEADLINE, |p| accepted(p) == 20)
@@ -123,7 +123,7 @@ fn rejected_event_waits_alone_until_the_receiver_accepts_it() {
         let directory = running.stop();
         let mut running = RunningSinks::in_directory(&yaml, directory).unwrap();
         running.wait_count("hook", "rejected", 5);
-        running.offer(event("good20", "raised", "g20"));
+        running.report(event("good20", "raised", "g20"));
         receiver
             .wait_until(DEADLINE, |p| accepted(p) == 21)
             .unwrap();
@@ -134,7 +134,7 @@ fn rejected_event_waits_alone_until_the_receiver_accepts_it() {
             .wait_until(DEADLINE, |p| accepted(p) == 27)
             .unwrap();
         let ids = ids(&posted);
-        // Events of other conflicts are sent beside it.
+        // Events of other conflicts are sent meanwhile.
         let raises = ids.iter().rposition(|id| *id == "bad0");
         assert!(ids.iter().position(|id| *id == "end") > raises, "{ids:?}");
         assert_eq!(ids.iter().filter(|id| **id == "bad1").count(), 3, "{ids:?}");
@@ -150,7 +150,7 @@ fn rejected_event_is_tried_again_from_time_to_time() {
         Behaviour::status(if n < 3 { 422 } else { 204 })
     });
     let mut running = RunningSinks::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
-    running.offer(event("e1", "raised", "c1"));
+    running.report(event("e1", "raised", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     assert_eq!(ids(&posted), ["e1"; 4]);
     assert!(posted.iter().all(|p| p.body == posted[0].body));
@@ -176,7 +176,7 @@ fn rejected_alert_is_parked_and_the_others_of_its_request_are_sent() {
         serde_json::from_value(json).unwrap()
     };
     for n in 0..60 {
-        running.offer(on(format!("e{n}"), "raised", n));
+        running.report(on(format!("e{n}"), "raised", n));
     }
     let addresses = |posted: &[ReceivedRequest]| -> BTreeSet<String> {
         let accepted = posted.iter().filter(|request| request.is_accepted());
@@ -199,7 +199,7 @@ fn rejected_alert_is_parked_and_the_others_of_its_request_are_sent() {
     running.wait_line(r#"ipconflict_outbox_parked{sink="am"} 1"#);
     // Its end is sent at once.
     receiver.set_behaviour(Behaviour::status(200));
-    running.offer(on("end".to_owned(), "resolved", 7));
+    running.report(on("end".to_owned(), "resolved", 7));
     receiver
         .wait_until(DEADLINE, |p| addresses(p).len() == 60)
         .unwrap();
@@ -211,7 +211,7 @@ fn redirect_is_not_followed() {
     let receiver = Receiver::start().unwrap();
     receiver.set_behaviour(Behaviour::Respond(307, vec![("Location", elsewhere.url())]));
     let mut running = RunningSinks::start(&hook(&receiver.url(), ""), |_| ()).unwrap();
-    running.offer(event("e1", "raised", "c1"));
+    running.report(event("e1", "raised", "c1"));
     receiver.wait_until(DEADLINE, |p| p.len() >= 3).unwrap();
     assert!(elsewhere.requests().is_empty());
     assert_eq!(running.count("hook", "delivered"), 0);
@@ -228,10 +228,10 @@ fn gone_receiver_is_disabled_until_restart_others_are_not() {
         other.url()
     );
     let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
-    running.offer(event("e1", "raised", "c1"));
+    running.report(event("e1", "raised", "c1"));
     gone.wait_until(DEADLINE, |p| p.len() == 1).unwrap();
     other.wait_until(DEADLINE, |p| p.len() == 1).unwrap();
-    running.offer(event("e2", "resolved", "c1"));
+    running.report(event("e2", "resolved", "c1"));
     other.wait_until(DEADLINE, |p| p.len() == 2).unwrap();
     running.wait_count("hook", "disabled", 1);
     assert_eq!(gone.requests().len(), 1);
@@ -250,8 +250,8 @@ fn pending_events_survive_a_restart() {
     let yaml = hook(&receiver.url(), "");
     let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
     for n in 0..50 {
-        running.offer(event(&format!("r{n}"), "raised", &format!("c{n}")));
-        running.offer(event(&format!("s{n}"), "resolved", &format!("c{n}")));
+        running.report(event(&format!("r{n}"), "raised", &format!("c{n}")));
+        running.report(event(&format!("s{n}"), "resolved", &format!("c{n}")));
     }
     let directory = running.stop();
     receiver.accept_connections().unwrap();
@@ -273,7 +273,7 @@ fn raise_to_request_takes_milliseconds_with_fsync() {
     let mut took = Vec::new();
     for n in 0..200 {
         let begun = Instant::now();
-        running.offer(event(&format!("e{n}"), "raised", &format!("c{n}")));
+        running.report(event(&format!("e{n}"), "raised", &format!("c{n}")));
         let posted = receiver.wait_until(DEADLINE, |p| p.len() > n).unwrap();
         took.push(posted[n].at - begun);
     }

@@ -78,9 +78,9 @@ impl RunningSinks {
         })
     }
 
-    fn offer(&mut self, event: AnyEvent) {
+    fn report(&mut self, event: AnyEvent) {
         for sink in &mut self.sinks {
-            sink.offer(&event);
+            sink.on_event(&event);
         }
     }
 

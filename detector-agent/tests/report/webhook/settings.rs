@@ -49,9 +49,9 @@ fn filters_pass_all_events_of_matching_conflicts() {
         );
     }
     let mut running = RunningSinks::start(&yaml, |_| ()).unwrap();
-    running.offer(about("h1", "raised", "h", "host", "observed", "ops"));
-    running.offer(about("d1", "raised", "d", "duplicate", "observed", "shop"));
-    running.offer(about(
+    running.report(about("h1", "raised", "h", "host", "observed", "ops"));
+    running.report(about("d1", "raised", "d", "duplicate", "observed", "shop"));
+    running.report(about(
         "d2",
         "resolved",
         "d",
@@ -60,7 +60,7 @@ fn filters_pass_all_events_of_matching_conflicts() {
         "shop",
     ));
     // `sure` gets the host conflict when it becomes certain, `lasting` after its minimum duration.
-    running.offer(about("h2", "updated", "h", "host", "certain", "ops"));
+    running.report(about("h2", "updated", "h", "host", "certain", "ops"));
     let of = |posted: &[ReceivedRequest], name: &str| -> Vec<(String, String)> {
         let path = format!("/{name}");
         let of = posted.iter().filter(|p| p.path == path);
@@ -74,7 +74,7 @@ fn filters_pass_all_events_of_matching_conflicts() {
     receiver
         .wait_until(DEADLINE, |posted| of(posted, "lasting").len() == 1)
         .unwrap();
-    running.offer(about("h3", "resolved", "h", "host", "certain", "ops"));
+    running.report(about("h3", "resolved", "h", "host", "certain", "ops"));
     running.stop();
     let posted = receiver.requests();
     let mut expected = std::collections::BTreeMap::new();
@@ -106,8 +106,8 @@ fn slack_and_pagerduty_get_their_own_formats() {
         fs::write(dir.join("key"), "s3cr3t-routing-key\n").unwrap();
     })
     .unwrap();
-    running.offer(about("e1", "raised", "c", "duplicate", "certain", "shop"));
-    running.offer(about("e2", "resolved", "c", "duplicate", "certain", "shop"));
+    running.report(about("e1", "raised", "c", "duplicate", "certain", "shop"));
+    running.report(about("e2", "resolved", "c", "duplicate", "certain", "shop"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 4).unwrap();
     let at = |path: &str| -> Vec<serde_json::Value> {
         let of = posted.iter().filter(|p| p.path == path);
@@ -178,7 +178,7 @@ fn sinks_with_unusable_files_are_disabled_until_they_can_be_used() {
         assert!(running.count(name, "unusable") >= 1, "{name}");
     }
     // The others get their events.
-    running.offer(event("e1", "raised", "c"));
+    running.report(event("e1", "raised", "c"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     assert_eq!(posted[0].path, "/good");
     // A file that can be used enables its sink, and what waited is sent.

@@ -84,7 +84,7 @@ fn tls_trusts_only_the_ca_and_presents_the_client_cert() {
         fs::write(dir.join("key"), &certificates.client.1).unwrap();
     })
     .unwrap();
-    running.offer(event("e1", "raised", "c1"));
+    running.report(event("e1", "raised", "c1"));
     let posted = receiver.wait_until(DEADLINE, |p| accepted(p) == 1).unwrap();
     assert_eq!(ids(&posted), ["e1"]);
     running.wait_count("wary", "failed", 2);

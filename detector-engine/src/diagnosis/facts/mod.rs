@@ -11,8 +11,8 @@ pub use claimant::{
     Assignment, ClaimantFacts, CniResult, Controller, PodFacts, SandboxFacts, SandboxState,
 };
 pub use node::{
-    DeviceSysctls, NodeAddress, NodeFacts, NodeRange, PluginStart, PodCidrWriter, ResourceVersions,
-    RouteFacts, RouteHolder,
+    DeviceSysctls, NodeAddress, NodeFacts, NodeRange, PluginEnd, PluginStart, PodCidrWriter,
+    ResourceVersions, RouteFacts, RouteHolder,
 };
 pub use pool::{
     AllocationOwner, FileFacts, Filesystem, LivePods, LogLine, NetworkConfig, OwnedBy, PoolFacts,

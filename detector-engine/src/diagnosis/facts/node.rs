@@ -26,8 +26,23 @@ pub struct NodeFacts {
 pub struct PluginStart {
     /// `namespace/name` of its pod.
     pub pod: String,
+    /// Its name.
+    pub container: String,
     /// When.
     pub at: UnixTime,
+    /// How often it was restarted in this pod.
+    pub restarts: u32,
+    /// The end of its run before.
+    pub end_before: Option<PluginEnd>,
+}
+
+/// The end of a container of the network plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginEnd {
+    /// When.
+    pub at: UnixTime,
+    /// The reason and the exit code, as the runtime has them.
+    pub why: String,
 }
 
 /// An address of the node.

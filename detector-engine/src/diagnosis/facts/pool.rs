@@ -113,7 +113,7 @@ pub enum PoolState {
         /// The line of its log that says why allocations are missing.
         log_line: Known<LogLine>,
     },
-    /// Another IPAM, of which only the allocations are known.
+    /// Another IPAM; only its allocations are known.
     Other,
 }
 

@@ -105,12 +105,16 @@ pub(super) fn no_handle_is_a_pod_name(facts: &Facts) -> bool {
 }
 
 /// The first pod whose allocation is missing from the pool that gave it, and for which `is` holds with the time when it was set up.
-fn forgotten(facts: &Facts, is: impl Fn(usize, SetUp) -> bool) -> Option<usize> {
+/// An older state of the datastore has no allocations of pods that are younger than it: whether that is excluded.
+fn forgotten(
+    facts: &Facts,
+    is_never_restored: Option<bool>,
+    is: impl Fn(usize, SetUp) -> bool,
+) -> Option<usize> {
     facts.victims().find(|&index| {
         let set_up = facts.set_up(index);
         let is_forgotten = |set_up: SetUp| {
-            // An older state of the datastore has no allocations of pods that are younger than it.
-            is(index, set_up) && facts.is_never_restored_since(set_up.earliest) == Some(true)
+            is(index, set_up) && facts.is_never_restored_since(set_up.earliest) == is_never_restored
         };
         facts.is_from_pool(index) == Some(true) && set_up.is_some_and(is_forgotten)
     })
@@ -122,12 +126,21 @@ fn all_set_up(facts: &Facts, is: impl Fn(SetUp) -> bool) -> bool {
 }
 
 pub(super) fn block_is_younger_than_pod(facts: &Facts) -> Option<Proof> {
+    block_that_forgot(facts, Some(true))
+}
+
+/// A restored datastore may have lacked the block as well.
+pub(super) fn block_is_younger_and_maybe_restored(facts: &Facts) -> Option<Proof> {
+    block_that_forgot(facts, None)
+}
+
+fn block_that_forgot(facts: &Facts, is_never_restored: Option<bool>) -> Option<Proof> {
     let pool = facts.pool.value()?;
     let PoolState::Calico { block_created, .. } = &pool.state else {
         return None;
     };
     let since = *block_created.value()?;
-    let victim = forgotten(facts, |_, set_up| since > set_up.latest)?;
+    let victim = forgotten(facts, is_never_restored, |_, set_up| since > set_up.latest)?;
     let evidence = [
         evidence::birth("the block", block_created),
         evidence::sandbox(facts, victim),
@@ -148,7 +161,7 @@ pub(super) fn daemon_started_after_pod(facts: &Facts) -> Option<Proof> {
         return None;
     };
     let since = *started.value()?;
-    let victim = forgotten(facts, |index, set_up| {
+    let victim = forgotten(facts, Some(true), |index, set_up| {
         let pod = facts.claimants[index].pod.value();
         since > set_up.latest && pod.is_some_and(|pod| pod.is_running)
     })?;
@@ -183,7 +196,9 @@ fn removed_at(facts: &Facts, set_up: UnixTime) -> Option<(UnixTime, Option<Evide
 pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
     let pool = facts.pool.value()?;
     let state_since = pool.state_since()?;
-    let victim = forgotten(facts, |_, set_up| state_since <= set_up.earliest)?;
+    let victim = forgotten(facts, Some(true), |_, set_up| {
+        state_since <= set_up.earliest
+    })?;
     let set_up = facts.set_up(victim)?.latest;
     let (since, removal) = removed_at(facts, set_up).unzip();
     let owners = pool.known_owners().unwrap_or_default();

@@ -157,7 +157,7 @@ pub(super) const RULES: [Rule; 21] = [
         cause: Cause::BlockRecreated,
         applies_to: &[DUPLICATE, DRIFT],
         proven: allocation::block_is_younger_than_pod,
-        likely: never,
+        likely: allocation::block_is_younger_and_maybe_restored,
         is_ruled_out: allocation::block_is_older_than_pods,
     },
     Rule {

@@ -21,13 +21,10 @@ fn released_lease_names_its_time_and_who_started_before() {
     assert_eq!(diagnosis.since, Some(minute(400)));
     let names_plugin = |diagnosis: &Diagnosis| {
         let mut facts = diagnosis.evidence.iter().map(|evidence| &evidence.fact);
-        facts.any(|fact| fact.contains("kindnet-x was started"))
+        facts.any(|fact| fact.contains("kindnet-x was started (restart 2)"))
     };
     assert!(names_plugin(&diagnosis), "{diagnosis:#?}");
-    facts.node.plugin_starts = known(vec![PluginStart {
-        pod: "kube-system/kindnet-x".to_owned(),
-        at: minute(300),
-    }]);
+    facts.node.plugin_starts = known(vec![plugin_start(300)]);
     assert!(!names_plugin(&diagnose(&facts)));
 }
 

@@ -10,11 +10,7 @@ fn timeline_is_in_order_and_bounded() {
     let what: Vec<_> = lines.iter().map(|entry| entry.what.as_str()).collect();
     let position = |wanted| what.iter().position(|w| *w == wanted).unwrap();
     assert!(position("/etc/cni was created") < position("the directory was created"));
-    let starts = (0..100).map(|n| PluginStart {
-        pod: "kube-system/kindnet-x".to_owned(),
-        at: minute(1_000 + n),
-    });
-    facts.node.plugin_starts = known(starts.collect());
+    facts.node.plugin_starts = known((1_000..1_100).map(plugin_start).collect());
     let bounded = timeline(&facts);
     assert_eq!(bounded.len(), MAX_TIMELINE);
     assert_eq!(bounded.last().unwrap().at, minute(1_099));

@@ -4,7 +4,7 @@ use crate::diagnosis::{
     Evidence,
     facts::{
         AllocationOwner, ClaimantFacts, Facts, FileFacts, Filesystem, LogLine, NodeRange,
-        PoolFacts, PoolState, Removal, RemovedItem, RouteHolder, SandboxState,
+        PluginStart, PoolFacts, PoolState, Removal, RemovedItem, RouteHolder, SandboxState,
     },
     known::{Known, Source, UnixTime},
     text::{counted, pod},
@@ -184,7 +184,7 @@ pub(in crate::diagnosis) fn start(what: &str, at: &Known<UnixTime>) -> Option<Ev
     evidence(what.to_owned(), source, Some(*at))
 }
 
-/// The starts of the network plugin in a span of time.
+/// The starts of the network plugin in a span of time, each with the end before it.
 pub(in crate::diagnosis) fn plugin_starts(
     facts: &Facts,
     is_near: impl Fn(UnixTime) -> bool,
@@ -193,8 +193,26 @@ pub(in crate::diagnosis) fn plugin_starts(
         return Vec::new();
     };
     let near = starts.iter().filter(|start| is_near(start.at));
-    near.filter_map(|start| evidence(format!("{} was started", start.pod), source, Some(start.at)))
-        .collect()
+    near.flat_map(|start| plugin_start(start, source)).collect()
+}
+
+fn plugin_start(start: &PluginStart, source: &Source) -> impl Iterator<Item = Evidence> {
+    let PluginStart {
+        pod,
+        container,
+        at,
+        restarts,
+        end_before,
+    } = start;
+    let name = format!("{container} of {pod}");
+    let end = end_before.as_ref();
+    let end = end.and_then(|e| evidence(format!("{name} ended: {}", e.why), source, Some(e.at)));
+    let restart = match restarts {
+        0 => String::new(),
+        n => format!(" (restart {n})"),
+    };
+    let start = evidence(format!("{name} was started{restart}"), source, Some(*at));
+    end.into_iter().chain(start)
 }
 
 pub(in crate::diagnosis) fn secondary_node(

@@ -1,4 +1,4 @@
-//! Addresses assigned to the pods' ends of devices, to further interfaces of pods and to the node's own links.
+//! Addresses assigned to the pods' ends of devices, to internal interfaces of pods and to the node's own links.
 //!
 //! Linux may have one IPv4 address several times on one link, each added and removed on its own
 //! ([`AssignmentId`]). All of them are one fact, which ends with the last of them.
@@ -13,7 +13,7 @@ use crate::{
         facts::{Facts, contest::Claimer},
     },
     model::{
-        AssignedAddress, AssignmentId, Beginning, FurtherPlace, IfIndex, Mac, Owner, Peer, Seen,
+        AssignedAddress, AssignmentId, Beginning, IfIndex, InternalPlace, Mac, Owner, Peer, Seen,
         Timestamp, UnknownBeginning, Vlan, is_like, is_link_local,
     },
     small_set::{SmallSet, push_compact},
@@ -87,23 +87,23 @@ pub(crate) enum AssignedOn {
     /// The pod's end of a device; the address as last reported.
     Pod(Peer, AssignedAddress),
     /// Another interface of a pod, as it concerns the device of this peer. Only snapshots show these.
-    Further(Peer, FurtherInterface),
+    Internal(Peer, InternalInterface),
 }
 
-/// A further interface of a pod with an address.
+/// An internal interface of a pod with an address.
 #[derive(Clone, Debug)]
-pub(crate) struct FurtherInterface {
+pub(crate) struct InternalInterface {
     pub(crate) name: String,
     /// The hardware address that it answers with, if it is not the peer's.
     pub(crate) mac: Option<Mac>,
-    pub(crate) place: FurtherPlace,
+    pub(crate) place: InternalPlace,
 }
 
 /// An address that an interface of the node or of a pod has.
 #[derive(Clone, Debug)]
 pub(crate) struct Assigned {
     pub(crate) on: AssignedOn,
-    /// None on further interfaces.
+    /// None on internal interfaces.
     assignments: Assignments,
     pub(crate) seen: Seen,
 }
@@ -122,9 +122,9 @@ impl Assigned {
         }
     }
 
-    pub(super) fn on_further(peer: Peer, interface: FurtherInterface, seen: Seen) -> Self {
+    pub(super) fn on_internal(peer: Peer, interface: InternalInterface, seen: Seen) -> Self {
         Self {
-            on: AssignedOn::Further(peer, interface),
+            on: AssignedOn::Internal(peer, interface),
             assignments: Assignments::default(),
             seen,
         }
@@ -134,7 +134,7 @@ impl Assigned {
         match self.on {
             AssignedOn::Node(ifindex) => Owner::Link(ifindex),
             AssignedOn::Pod(peer, _) => Owner::Peer(peer),
-            AssignedOn::Further(peer, _) => Owner::Further(peer),
+            AssignedOn::Internal(peer, _) => Owner::Internal(peer),
         }
     }
 
@@ -142,7 +142,7 @@ impl Assigned {
     pub(crate) fn peer(&self) -> Option<Peer> {
         match self.on {
             AssignedOn::Node(_) => None,
-            AssignedOn::Pod(peer, _) | AssignedOn::Further(peer, _) => Some(peer),
+            AssignedOn::Pod(peer, _) | AssignedOn::Internal(peer, _) => Some(peer),
         }
     }
 
@@ -150,14 +150,14 @@ impl Assigned {
     pub(crate) fn info(&self) -> Option<&AssignedAddress> {
         match &self.on {
             AssignedOn::Pod(_, info) => Some(info),
-            AssignedOn::Node(_) | AssignedOn::Further(..) => None,
+            AssignedOn::Node(_) | AssignedOn::Internal(..) => None,
         }
     }
 
-    /// The further interface of a pod that has it.
-    pub(crate) fn further(&self) -> Option<(Peer, &FurtherInterface)> {
+    /// The internal interface of a pod that has it.
+    pub(crate) fn internal_interface(&self) -> Option<(Peer, &InternalInterface)> {
         match &self.on {
-            AssignedOn::Further(peer, interface) => Some((*peer, interface)),
+            AssignedOn::Internal(peer, interface) => Some((*peer, interface)),
             AssignedOn::Node(_) | AssignedOn::Pod(..) => None,
         }
     }
@@ -249,7 +249,7 @@ impl Facts {
         }
         let beyond = match owner {
             Owner::Peer(peer) => self.overflow.remove(peer, id),
-            Owner::Link(_) | Owner::Further(_) => None,
+            Owner::Link(_) | Owner::Internal(_) => None,
         };
         beyond.unwrap_or(RemovedAssignment::Last)
     }
@@ -260,7 +260,7 @@ impl Facts {
         let ids = assigned.flat_map(|(address, a)| a.ids(address));
         match owner {
             Owner::Peer(peer) => ids.chain(self.overflow.ids(peer)).collect(),
-            Owner::Link(_) | Owner::Further(_) => ids.collect(),
+            Owner::Link(_) | Owner::Internal(_) => ids.collect(),
         }
     }
 
@@ -309,7 +309,7 @@ impl Facts {
                 }
                 self.unindex_link(ifindex, address);
             }
-            Owner::Peer(_) | Owner::Further(_) => {
+            Owner::Peer(_) | Owner::Internal(_) => {
                 self.owners.remove(owner, &address);
             }
         }
@@ -332,9 +332,9 @@ impl Facts {
     /// Removes the addresses assigned on a pod's end, and those that the pod answers for there.
     pub(crate) fn remove_peer(&mut self, peer: Peer) -> Vec<IpAddr> {
         self.overflow.remove_peer(peer);
-        self.further_beyond.remove(&peer);
+        self.internal_beyond_bound.remove(&peer);
         let mut removed = Vec::new();
-        for owner in [Owner::Peer(peer), Owner::Further(peer)] {
+        for owner in [Owner::Peer(peer), Owner::Internal(peer)] {
             for address in self.owned_by(owner) {
                 self.unassign(owner, address);
                 removed.push(address);

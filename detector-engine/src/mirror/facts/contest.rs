@@ -93,7 +93,7 @@ impl Facts {
         let assigned = assigned.filter(|a| !a.peer().is_some_and(|peer| claimer.is_peer(peer)));
         let assigned = assigned.map(|a| match a.on {
             AssignedOn::Pod(peer, _) => rival(self.assigned_count(peer)),
-            AssignedOn::Node(_) | AssignedOn::Further(..) => Rival::WithinBound,
+            AssignedOn::Node(_) | AssignedOn::Internal(..) => Rival::WithinBound,
         });
         let others = |ifindex: IfIndex| ifindex != claimer.device;
         let neighbours = facts.neighbours.iter().filter(|n| others(n.ifindex));

@@ -9,7 +9,7 @@
 mod assigned;
 mod contest;
 mod frames;
-mod further;
+mod internal;
 mod neighbours;
 mod overflow;
 mod removals;
@@ -18,7 +18,7 @@ mod restored;
 use std::{collections::BTreeSet, net::IpAddr};
 
 pub use assigned::MAX_ASSIGNMENTS;
-pub(crate) use assigned::{Assigned, AssignedOn, FurtherInterface, RemovedAssignment};
+pub(crate) use assigned::{Assigned, AssignedOn, InternalInterface, RemovedAssignment};
 pub(crate) use contest::Claimer;
 pub(crate) use neighbours::{FormerLladdr, NeighbourFact, NeighbourUpdateContext};
 
@@ -61,14 +61,14 @@ impl AddressFacts {
         self.assigned_to(Owner::Peer(peer)).is_some()
     }
 
-    /// Whether a further interface has the address, in a way that concerns the device of `peer`.
-    pub(crate) fn is_further_on(&self, peer: Peer) -> bool {
-        self.assigned_to(Owner::Further(peer)).is_some()
+    /// Whether an internal interface has the address, in a way that concerns the device of `peer`.
+    pub(crate) fn is_internal_on(&self, peer: Peer) -> bool {
+        self.assigned_to(Owner::Internal(peer)).is_some()
     }
 
-    /// Whether the pod behind a device has the address on the device's peer, or on a further interface that concerns it.
+    /// Whether the pod behind a device has the address on the device's peer, or on an internal interface that concerns it.
     pub(crate) fn is_held_by(&self, device: &Link) -> bool {
-        let has = |peer| self.is_assigned_on(peer) || self.is_further_on(peer);
+        let has = |peer| self.is_assigned_on(peer) || self.is_internal_on(peer);
         device.peer.is_some_and(has)
     }
 
@@ -93,9 +93,11 @@ impl AddressFacts {
         self.assigned.iter().any(on_node)
     }
 
-    /// The further interfaces of pods that have the address.
-    pub(crate) fn further(&self) -> impl Iterator<Item = (Peer, &FurtherInterface)> {
-        self.assigned.iter().filter_map(Assigned::further)
+    /// The internal interfaces of pods that have the address.
+    pub(crate) fn internal_interfaces(&self) -> impl Iterator<Item = (Peer, &InternalInterface)> {
+        self.assigned
+            .iter()
+            .filter_map(Assigned::internal_interface)
     }
 }
 
@@ -105,8 +107,8 @@ pub(crate) struct Facts {
     /// Boxed: a table has up to twice as many places as entries.
     by_address: HashMap<IpAddr, Box<AddressFacts>>,
     owners: Index<Owner, IpAddr>,
-    /// Addresses on further interfaces beyond the bound of their peer: stored once another claims the address too.
-    further_beyond: HashMap<Peer, HashSet<IpAddr>>,
+    /// Addresses on internal interfaces beyond the bound of their peer: stored once another claims the address too.
+    internal_beyond_bound: HashMap<Peer, HashSet<IpAddr>>,
     /// Claims in frames, and neighbour entries, by link.
     frames: Counts<IfIndex>,
     neighbours: Counts<IfIndex>,
@@ -127,8 +129,8 @@ pub(crate) struct Facts {
 /// What became of others while facts were stored and removed.
 #[derive(Debug, Default)]
 pub(crate) struct SideEffects {
-    /// Peers that have addresses in `further_beyond` which another claims: they are to be read.
-    pub(crate) contested_further: BTreeSet<Peer>,
+    /// Peers that have addresses in `internal_beyond_bound` which another claims: they are to be read.
+    pub(crate) contested_internal: BTreeSet<Peer>,
     /// Peers that lost addresses at the bound of all that are beyond the bounds of peers, once for each time.
     pub(crate) overflow_losers: Vec<Peer>,
     /// Addresses beyond the bounds of peers that are no claims any more.

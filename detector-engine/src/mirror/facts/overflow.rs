@@ -135,8 +135,8 @@ impl Facts {
 
     /// Another claim of the address was stored: those beyond the bounds of peers count now.
     pub(super) fn promote(&mut self, address: IpAddr, at: Timestamp) {
-        if !self.further_beyond.is_empty() {
-            self.note_contested_further(address);
+        if !self.internal_beyond_bound.is_empty() {
+            self.note_contested_internal(address);
         }
         if self.overflow.len() == 0 {
             return;

@@ -34,8 +34,8 @@ impl Facts {
         };
         let in_pod = |a: &&mut Assigned| a.peer().is_some() && a.peer() == peer;
         for assigned in facts.assigned.iter_mut().filter(in_pod) {
-            let of_further = assigned.further().is_some();
-            let is_it = |e: &Evidence| e.is_on_further_interface() == of_further;
+            let is_internal = assigned.internal_interface().is_some();
+            let is_it = |e: &Evidence| e.is_on_internal_interface() == is_internal;
             let known = evidence(claimant, EvidenceKind::Address, is_it);
             continue_from(claimant, known, &mut assigned.seen);
         }

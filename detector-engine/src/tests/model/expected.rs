@@ -34,7 +34,7 @@ struct Support {
     certain: bool,
     /// Supported by more than a probe.
     firm: bool,
-    /// Certain not only because of an address on a further interface.
+    /// Certain not only because of an address on an internal interface.
     primary: bool,
     macs: BTreeSet<Mac>,
 }
@@ -128,7 +128,7 @@ impl World {
         let mut devices = self.links.values();
         !support.primary
             && own.is_some()
-            && devices.any(|d| namespace(d) == own && d.known_further.contains(&address))
+            && devices.any(|d| namespace(d) == own && d.known_internal.contains(&address))
     }
 
     /// Whether two claimants are one pod, or the same.
@@ -159,7 +159,7 @@ impl World {
 
     fn claims(&self, address: IpAddr) -> Claims {
         let mut claims = Claims::new();
-        let mut further = Vec::new();
+        let mut internal = Vec::new();
         // Claimants with frames.
         let mut in_frames = BTreeSet::new();
         let mut assigned = BTreeSet::new();
@@ -186,8 +186,8 @@ impl World {
                 continue;
             };
             let claimant = ModelClaimant::Device(*ifindex);
-            if device.link.peer.is_some() && device.known_further.contains(&address) {
-                further.push((scope, claimant, device.known_mac));
+            if device.link.peer.is_some() && device.known_internal.contains(&address) {
+                internal.push((scope, claimant, device.known_mac));
             }
             if is_assigned(device, address) {
                 claim(scope, claimant, true, true, device.known_mac);
@@ -219,7 +219,7 @@ impl World {
             let in_frames = &in_frames - &assigned;
             self.add_bridge_entry(address, *bridge, entry, &in_frames, &mut claims);
         }
-        for (scope, claimant, mac) in further {
+        for (scope, claimant, mac) in internal {
             // It counts only against a full claim of another pod.
             let others = claims.entry(scope).or_default();
             let own = others.get(&claimant).cloned().unwrap_or_default();
@@ -496,10 +496,10 @@ fn is_assigned(device: &ModelDevice, address: IpAddr) -> bool {
     device.link.peer.is_some() && device.addresses.get(&address) == Some(&true)
 }
 
-/// Whether the address is assigned there, or on a further interface.
+/// Whether the address is assigned there, or on an internal interface.
 fn is_held(device: &ModelDevice, address: IpAddr) -> bool {
-    let has_further = device.link.peer.is_some() && device.known_further.contains(&address);
-    has_further || is_assigned(device, address)
+    let has_internal = device.link.peer.is_some() && device.known_internal.contains(&address);
+    has_internal || is_assigned(device, address)
 }
 
 /// Whether the namespace of the pod shows if the pod has the address: it was read, and has an

@@ -104,7 +104,7 @@ impl World {
 }
 
 impl MacHistories {
-    /// The state at `now`, of which the agent has seen every change.
+    /// The state at `now`; the agent has seen every change of it.
     pub(super) fn record(&mut self, states: &BTreeMap<MacPlace, MacState>, now: Timestamp) {
         self.0.retain(|place, _| states.contains_key(place));
         for (place, state) in states {

@@ -46,8 +46,8 @@ pub(super) enum Op {
     /// An address whose duplicate address detection has failed before the kernel reports it.
     AssignFailed(IfIndex, IpAddr),
     Unassign(IfIndex, IpAddr),
-    /// An address is added to a further interface of a pod, or removed from it.
-    SetFurther(IfIndex, IpAddr, bool),
+    /// An address is added to an internal interface of a pod, or removed from it.
+    SetInternal(IfIndex, IpAddr, bool),
     Host(IfIndex, IpAddr),
     RemoveHost(IfIndex, IpAddr),
     Neighbour(IfIndex, IpAddr, Mac, NudState),
@@ -267,7 +267,7 @@ fn op(theme: Theme) -> impl Strategy<Value = Op> {
         3 => (pod(), address()).prop_map(|(i, a)| Op::Assign(i, a)),
         1 => (pod(), address()).prop_map(|(i, a)| Op::AssignFailed(i, a)),
         2 => (pod(), address()).prop_map(|(i, a)| Op::Unassign(i, a)),
-        1 => (pod(), address(), any::<bool>()).prop_map(|(i, a, on)| Op::SetFurther(i, a, on)),
+        1 => (pod(), address(), any::<bool>()).prop_map(|(i, a, on)| Op::SetInternal(i, a, on)),
     ];
     let host = prop_oneof![
         2 => (anywhere(), address()).prop_map(|(i, a)| Op::Host(i, a)),

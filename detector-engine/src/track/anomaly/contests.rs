@@ -107,16 +107,16 @@ fn by_device(contests: &[Contest]) -> impl Iterator<Item = (&Contest, DeviceKey)
 
 /// The devices that contest the address of a conflict: those of all claimants but the owner. If a record gives the address
 /// to one claimant, that is the owner; otherwise one with certain evidence is, else the oldest whose stack is not the kernel's
-/// (frames are all that it can show), else the oldest. Without a single owner nobody contests, since a sweep hides the conflict.
+/// (frames are all that it can show), else the oldest. Without a single owner no device contests, since a sweep hides the conflict.
 fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     let is_eligible = conflict.kind != ConflictKind::Flapping
         && conflict.confidence == Confidence::Observed
-        // One that is not listed may be anybody.
+        // One that is not listed may be any device.
         && conflict.claimants_omitted == 0;
     let Some(owner) = owner(conflict).filter(|_| is_eligible) else {
         return Vec::new();
     };
-    // Others with certain evidence are further interfaces of the owner's pod, or the conflict would be certain, or share the
+    // Others with certain evidence are internal interfaces of the owner's pod, or the conflict would be certain, or share the
     // address on their `lo`.
     let has_rightful = conflict.present().any(|c| c.rightful == Some(true));
     let is_owner = |c: &Claimant| c.id == owner || (!has_rightful && c.is_certain());
@@ -135,7 +135,7 @@ fn owner(conflict: &Conflict) -> Option<ClaimantId> {
         return rightful.next().is_none().then_some(owner.id);
     }
     if let Some(certain) = conflict.present().find(|c| c.is_certain()) {
-        // A program's frames were there before somebody assigned the address.
+        // A program's frames were there before the address was assigned.
         let is_taken = certain.is_newest && conflict.present().any(|c| c.has_own_stack);
         return (!is_taken).then_some(certain.id);
     }

@@ -51,7 +51,7 @@ fn route_over_a_bridge_makes_it_part_of_the_nodes_network() {
             prefix_len: 24,
             ..route("10.0.0.0", bridge)
         };
-        node.observe(Observation::RouteBeside(route, RoutePlace::Last));
+        node.observe(Observation::RouteInserted(route, RoutePlace::Last));
     }
     assert_eq!(node.conflict_events().len(), 1);
     node.link(link_down(bridge(8)));

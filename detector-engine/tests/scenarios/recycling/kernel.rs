@@ -161,8 +161,8 @@ impl Kernel {
             mac: None,
             addresses: of_namespace,
             is_truncated: false,
-            further: Vec::new(),
-            lacks_further: false,
+            internal: Vec::new(),
+            is_missing_internal: false,
         }
     }
 }

@@ -236,8 +236,8 @@ impl Agent {
             if links.is_empty() {
                 pods.extend(read.known_peer.map(|peer| PodAddresses {
                     is_truncated: false,
-                    further: Vec::new(),
-                    lacks_further: false,
+                    internal: Vec::new(),
+                    is_missing_internal: false,
                     peer,
                     mac: None,
                     addresses: None,

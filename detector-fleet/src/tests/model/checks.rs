@@ -87,7 +87,7 @@ fn rights(world: &World, conflict: &ConflictSpec) -> Result<(), TestCaseError> {
         };
         prop_assert!(
             history.into_iter().flatten().any(has_had),
-            "nobody stated that: {c:?}"
+            "no agent stated that: {c:?}"
         );
     }
     Ok(())
@@ -133,10 +133,10 @@ pub(super) fn request(world: &World, node: usize, call: &Call) -> Result<(), Tes
             prop_assert!(!is_registering, "{} releases what it has", me.name);
         }
         Request::CreateClaim(_) => {
-            prop_assert!(is_registering, "{} registers what it lacks", me.name);
+            prop_assert!(is_registering, "{} registers what is missing", me.name);
         }
         Request::ReplaceClaim(version, _) => {
-            prop_assert!(is_registering, "{} registers what it lacks", me.name);
+            prop_assert!(is_registering, "{} registers what is missing", me.name);
             let replaced = world.server.claims.get(&name);
             let replaced = replaced.filter(|stored| stored.version == *version);
             if let Some(party) = replaced.map(|s| &s.spec.party)
@@ -173,7 +173,7 @@ fn conflict_written(
         let confirms = claimant.confirmed != 0 && claimant.confirmed != earlier.confirmed;
         prop_assert!(
             !confirms || is_registering,
-            "{} confirms what it lacks",
+            "{} confirms what is missing",
             me.name
         );
     }

@@ -65,7 +65,7 @@ pub(super) enum Op {
     Faults {
         of_ten: u8,
     },
-    /// Somebody deletes objects by hand.
+    /// Objects are deleted by hand.
     DeleteClaim {
         subject: usize,
     },

@@ -322,7 +322,7 @@ impl Default for LinkInfo {
 }
 
 impl LinkInfo {
-    /// The kernel writes the driver before its data, which every driver numbers anew.
+    /// The kernel writes the driver before its data, whose numbers every driver defines.
     fn parse(value: &[u8]) -> Result<Self, Undecodable> {
         let mut info = Self::default();
         let mut name = String::new();

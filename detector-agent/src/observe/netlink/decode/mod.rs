@@ -1,7 +1,7 @@
 //! From a message's payload to what the engine needs, one file per message type.
 //!
 //! Attributes are picked by number rather than parsed into the netlink crates' typed lists: a link message carries some
-//! sixty attributes, of which the engine needs seven, and one attribute that a newer kernel writes differently must not
+//! sixty attributes; the engine needs seven, and one attribute that a newer kernel writes differently must not
 //! cost the entire message.
 //!
 //! Invariant: no input panics; see [`Undecodable`].

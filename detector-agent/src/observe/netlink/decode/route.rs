@@ -35,7 +35,7 @@ pub(in super::super) enum RouteMessage {
 pub(in super::super) struct OtherRoute {
     pub(in super::super) place: RouteKey,
     /// It can replace a plain route, or be replaced by one: neither is for a type of service or a source.
-    pub(in super::super) is_beside_plain: bool,
+    pub(in super::super) may_replace_plain: bool,
 }
 
 /// Parses either message.
@@ -67,13 +67,13 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodabl
         _ => Ipv6Addr::UNSPECIFIED.into(),
     });
     let prefix_len = prefix_len(family, header.destination_prefix_length)?;
-    let is_beside_plain = header.tos == 0 && header.source_prefix_length == 0;
+    let may_replace_plain = header.tos == 0 && header.source_prefix_length == 0;
     let out = match u8::from(header.kind) {
         RTN_UNICAST => device.or(only_hop),
         RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT => Some(Route::NOWHERE),
         _ => None,
     };
-    let is_plain = is_beside_plain && table != u32::from(RT_TABLE_LOCAL);
+    let is_plain = may_replace_plain && table != u32::from(RT_TABLE_LOCAL);
     Ok(match out.filter(|_| is_plain) {
         Some(ifindex) => RouteMessage::Plain(Route {
             destination,
@@ -89,7 +89,7 @@ pub(in super::super) fn route(payload: &[u8]) -> Result<RouteMessage, Undecodabl
                 metric,
                 table,
             },
-            is_beside_plain,
+            may_replace_plain,
         }),
     })
 }

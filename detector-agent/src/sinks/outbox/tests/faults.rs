@@ -82,7 +82,7 @@ fn a_full_channel_is_counted_and_repaired_by_a_catch_up() {
     assert!(!sink.is_behind());
     let event = samples::event("x", Change::Updated, &ended, "10.0.0.1").into();
     for _ in 0..CAPACITY {
-        sink.offer(&event);
+        sink.on_event(&event);
     }
     // There is no room for either event.
     simulation.resolve(&ended);
@@ -126,15 +126,15 @@ fn a_conflict_is_delivered_once_it_has_lasted_long_enough() {
     );
     let mut sink = outbox.sink();
     let raised_at = WallTime::now();
-    let mut offer = |id: &str, change: Change, conflict: &str| {
+    let mut send = |id: &str, change: Change, conflict: &str| {
         let mut event = samples::event(id, change, conflict, "10.0.0.1");
         event.data.raised_at = raised_at;
-        sink.offer(&event.into());
+        sink.on_event(&event.into());
     };
-    offer("1", Change::Raised, "short");
-    offer("2", Change::Resolved, "short");
-    offer("3", Change::Raised, "long");
-    offer("4", Change::Updated, "long");
+    send("1", Change::Raised, "short");
+    send("2", Change::Resolved, "short");
+    send("3", Change::Raised, "long");
+    send("4", Change::Updated, "long");
     worker.turn(Some(Duration::ZERO));
     assert_eq!(outbox.sink_queues()[0].pending(), 0);
     assert_eq!(worker.due.len(), 1, "a conflict that ended does not wait");
@@ -171,7 +171,7 @@ fn a_new_sink_gets_what_is_active_and_a_removed_one_leaves_none() {
             &metrics,
             health(),
         );
-        outbox.sink().offer(&event);
+        outbox.sink().on_event(&event);
         worker.turn(Some(Duration::ZERO));
         assert_eq!(outbox.sink_queues()[0].pending(), 1);
     }
@@ -198,7 +198,7 @@ fn an_outbox_on_a_full_disk_starts_once_there_is_room() {
     let metrics = Arc::new(Metrics::new());
     let (outbox, mut worker) =
         Outbox::assemble(&store, sinks(), OutboxBounds::default(), &metrics, health());
-    outbox.sink().offer(&samples::raised("10.0.0.1").into());
+    outbox.sink().on_event(&samples::raised("10.0.0.1").into());
     worker.turn(Some(Duration::ZERO));
     assert_eq!(outbox.sink_queues()[ALL].pending(), 0);
     disk.set_full(false);

@@ -1,4 +1,4 @@
-//! What is pending of one conflict: at most two events, of which only the second one is replaced.
+//! What is pending of one conflict: at most two events; only the second one is replaced.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,8 +46,8 @@ impl Hook {
         }
     }
 
-    fn offer(&mut self, event: impl Into<AnyEvent>) {
-        self.outbox.sink().offer(&event.into());
+    fn report(&mut self, event: impl Into<AnyEvent>) {
+        self.outbox.sink().on_event(&event.into());
         self.worker.turn(Some(Duration::ZERO));
     }
 
@@ -106,7 +106,7 @@ fn what_was_not_delivered_is_the_oldest_event_and_the_newest_state() {
                     continue;
                 }
             };
-            hook.offer(samples::event(
+            hook.report(samples::event(
                 &serial.to_string(),
                 change,
                 "conflict",
@@ -128,16 +128,16 @@ fn what_was_not_delivered_is_the_oldest_event_and_the_newest_state() {
 #[test]
 fn an_update_has_the_changes_of_those_that_it_replaces() {
     let mut hook = Hook::new(OutboxBounds::default());
-    hook.offer(samples::raised("10.0.0.1"));
+    hook.report(samples::raised("10.0.0.1"));
     for (id, changed) in [
         ("1", vec![ChangedField::Pod]),
         ("2", vec![ChangedField::Kind, ChangedField::Pod]),
     ] {
         let mut event = samples::event(id, Updated, "10.0.0.1", "10.0.0.1");
         event.data.changed = changed;
-        hook.offer(event);
+        hook.report(event);
     }
-    hook.offer(samples::drift("10.0.0.9"));
+    hook.report(samples::drift("10.0.0.9"));
     let queue = Arc::clone(&hook.outbox.sink_queues()[0]);
     let raise = queue.take(Instant::now()).unwrap();
     queue.delivered(&raise);
@@ -162,20 +162,20 @@ fn at_the_bound_new_conflicts_wait_and_ends_of_others_are_stored() {
     };
     let mut hook = Hook::new(bounds);
     let event = |id: &str, change, conflict| samples::event(id, change, conflict, "10.0.0.1");
-    hook.offer(event("1", Raised, "a"));
-    hook.offer(event("2", Raised, "b"));
+    hook.report(event("1", Raised, "a"));
+    hook.report(event("2", Raised, "b"));
     assert_eq!(hook.pending(), 2);
-    hook.offer(event("3", Raised, "c"));
-    hook.offer(event("4", Updated, "c"));
-    hook.offer(event("5", Updated, "a"));
+    hook.report(event("3", Raised, "c"));
+    hook.report(event("4", Updated, "c"));
+    hook.report(event("5", Updated, "a"));
     assert_eq!((hook.pending(), hook.counted("refused")), (2, 3));
-    hook.offer(event("6", Resolved, "a"));
-    hook.offer(event("7", Resolved, "b"));
+    hook.report(event("6", Resolved, "a"));
+    hook.report(event("7", Resolved, "b"));
     assert_eq!(hook.pending(), 4);
     let delivered = hook.delivered();
     assert_eq!(delivered.len(), 4, "{delivered:?}");
     // It is raised once there is room.
-    hook.offer(event("8", Updated, "c"));
+    hook.report(event("8", Updated, "c"));
     assert_eq!(hook.delivered(), [("8".to_owned(), Raised)]);
 }
 

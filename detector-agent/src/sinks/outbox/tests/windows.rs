@@ -61,13 +61,13 @@ impl People {
         Self { serial, ..again }
     }
 
-    fn offer(&mut self, change: Change, conflicts: impl IntoIterator<Item = usize>) {
+    fn report(&mut self, change: Change, conflicts: impl IntoIterator<Item = usize>) {
         for conflict in conflicts {
             self.serial += 1;
             let address = format!("10.0.{}.{}", conflict / 250, conflict % 250);
             let id = format!("e{}", self.serial);
             let event = samples::event(&id, change, &address, &address);
-            self.outbox.sink().offer(&event.into());
+            self.outbox.sink().on_event(&event.into());
         }
         self.turn();
     }
@@ -113,53 +113,53 @@ use Change::{Raised, Resolved, Updated};
 #[test]
 fn two_hundred_conflicts_are_one_message_and_their_ends_another() {
     let mut people = People::new();
-    people.offer(Raised, 0..200);
-    people.offer(Updated, 0..200);
+    people.report(Raised, 0..200);
+    people.report(Updated, 0..200);
     assert_eq!(people.counts(CHAT), [(Raised, 200)]);
-    people.offer(Resolved, 0..150);
-    people.offer(Resolved, 150..200);
+    people.report(Resolved, 0..150);
+    people.report(Resolved, 150..200);
     assert_eq!(people.counts(CHAT), [(Resolved, 200)]);
 }
 
 #[test]
 fn a_pager_gets_an_incident_for_each_window_until_its_last_end() {
     let mut people = People::new();
-    people.offer(Raised, 0..3);
+    people.report(Raised, 0..3);
     let [(Raised, 3, first)] = people.delivered(PAGER)[..] else {
         panic!("one incident is opened");
     };
-    people.offer(Raised, 3..5);
+    people.report(Raised, 3..5);
     let [(Raised, 2, second)] = people.delivered(PAGER)[..] else {
         panic!("another one is opened");
     };
     assert_ne!(first, second);
-    people.offer(Resolved, [0, 1, 4]);
+    people.report(Resolved, [0, 1, 4]);
     assert_eq!(people.delivered(PAGER), []);
     let mut people = people.restart();
-    people.offer(Resolved, [2]);
+    people.report(Resolved, [2]);
     assert_eq!(people.delivered(PAGER), [(Resolved, 1, first)]);
-    people.offer(Resolved, [3]);
+    people.report(Resolved, [3]);
     assert_eq!(people.delivered(PAGER), [(Resolved, 1, second)]);
 }
 
 #[test]
 fn the_incident_of_an_attempt_that_a_crash_ended_is_opened_again() {
     let mut people = People::new();
-    people.offer(Raised, 0..2);
+    people.report(Raised, 0..2);
     let queue = Arc::clone(&people.outbox.sink_queues()[PAGER]);
     assert_eq!(queue.take(Instant::now()).unwrap_err(), Idle::Empty);
     people.turn();
     // The receiver has it, and the agent does not know.
     let sent = queue.take(Instant::now()).unwrap();
     let mut people = people.restart();
-    people.offer(Raised, 2..4);
-    people.offer(Resolved, [0]);
+    people.report(Raised, 2..4);
+    people.report(Resolved, [0]);
     let [again, other] = people.delivered(PAGER)[..] else {
         panic!("two incidents are opened");
     };
     assert_eq!(again, (Raised, 2, sent.incident));
     assert_ne!(other.2, sent.incident);
-    people.offer(Resolved, 1..4);
+    people.report(Resolved, 1..4);
     let ends = [(Resolved, 1, sent.incident), (Resolved, 2, other.2)];
     assert_eq!(people.delivered(PAGER), ends);
 }
@@ -167,8 +167,8 @@ fn the_incident_of_an_attempt_that_a_crash_ended_is_opened_again() {
 #[test]
 fn people_get_both_messages_of_what_ended_before_the_first() {
     let mut people = People::new();
-    people.offer(Raised, 0..2);
-    people.offer(Resolved, 0..2);
+    people.report(Raised, 0..2);
+    people.report(Resolved, 0..2);
     assert_eq!(people.counts(CHAT), [(Raised, 2), (Resolved, 2)]);
     assert_eq!(people.counts(PAGER), [(Raised, 2), (Resolved, 2)]);
 }
@@ -176,11 +176,11 @@ fn people_get_both_messages_of_what_ended_before_the_first() {
 #[test]
 fn a_chat_gets_updates_that_people_act_on_and_a_pager_none() {
     let mut people = People::new();
-    people.offer(Raised, [1]);
+    people.report(Raised, [1]);
     let mut update = |id: &str, changed: &[ChangedField]| {
         let mut event = samples::event(id, Updated, "10.0.0.1", "10.0.0.1");
         event.data.changed = changed.to_vec();
-        people.outbox.sink().offer(&event.into());
+        people.outbox.sink().on_event(&event.into());
         people.turn();
         (people.counts(CHAT), people.counts(PAGER))
     };
@@ -201,20 +201,20 @@ fn a_sweep_that_is_found_in_the_window_replaces_its_conflicts() {
         event.data.confidence = Confidence::Observed;
         event
     };
-    people.outbox.sink().offer(&event("1", Raised).into());
+    people.outbox.sink().on_event(&event("1", Raised).into());
     people.turn();
     let mut swept = event("2", Updated);
     swept.data.sweep = Some(AnomalyId(7));
-    people.outbox.sink().offer(&swept.into());
+    people.outbox.sink().on_event(&swept.into());
     let sweep: AnyEvent = samples::sweep("10.0.0.9").into();
-    people.outbox.sink().offer(&sweep);
+    people.outbox.sink().on_event(&sweep);
     people.turn();
     for sink in [CHAT, PAGER] {
         assert_eq!(people.delivered(sink), [(Raised, 1, sweep.subject_id())]);
     }
     let mut end = event("3", Resolved);
     end.data.sweep = Some(AnomalyId(7));
-    people.outbox.sink().offer(&end.into());
+    people.outbox.sink().on_event(&end.into());
     people.turn();
     assert_eq!(people.delivered(CHAT), []);
 }

@@ -94,7 +94,7 @@ pub(super) struct Simulation {
     raises: HashMap<String, usize>,
     /// Conflicts and the ids of their raises, whose commit succeeded.
     pub(super) stored: BTreeSet<(String, String)>,
-    offered: Vec<(String, String)>,
+    accepted: Vec<(String, String)>,
     /// What each sink saw, by conflict.
     pub(super) seen: Vec<HashMap<SubjectId, Vec<Seen>>>,
     /// The open incidents of the pager, each with the conflicts that are open at the receiver as part of it.
@@ -119,7 +119,7 @@ impl Simulation {
             ended: Vec::new(),
             raises: HashMap::new(),
             stored: BTreeSet::new(),
-            offered: Vec::new(),
+            accepted: Vec::new(),
             seen: sinks().iter().map(|_| HashMap::new()).collect(),
             incidents: HashMap::new(),
             ambiguous: true,
@@ -136,7 +136,7 @@ impl Simulation {
             return Err("what is stored cannot be read".to_owned());
         }
         self.run = Some(Run { outbox, worker });
-        self.offered.clear();
+        self.accepted.clear();
         let events: Vec<_> = self
             .active
             .clone()
@@ -175,13 +175,13 @@ impl Simulation {
         event.into()
     }
 
-    pub(super) fn offer(&mut self, change: Change, conflict: &str, certain: bool) {
+    pub(super) fn report(&mut self, change: Change, conflict: &str, certain: bool) {
         let event = self.event(change, conflict, certain);
         if change == Change::Raised {
-            self.offered
+            self.accepted
                 .push((conflict.to_owned(), event.id().to_owned()));
         }
-        self.run().outbox.sink().offer(&event);
+        self.run().outbox.sink().on_event(&event);
     }
 
     pub(super) fn raise(&mut self) -> String {
@@ -195,19 +195,19 @@ impl Simulation {
         *self.raises.entry(conflict.clone()).or_default() += 1;
         let certain = self.random.bool();
         self.active.insert(conflict.clone(), certain);
-        self.offer(Change::Raised, &conflict, certain);
+        self.report(Change::Raised, &conflict, certain);
         conflict
     }
 
     pub(super) fn update(&mut self, conflict: &str) {
         let certain = self.random.bool();
         self.active.insert(conflict.to_owned(), certain);
-        self.offer(Change::Updated, conflict, certain);
+        self.report(Change::Updated, conflict, certain);
     }
 
     pub(super) fn resolve(&mut self, conflict: &str) {
         let certain = self.active.remove(conflict).unwrap();
-        self.offer(Change::Resolved, conflict, certain);
+        self.report(Change::Resolved, conflict, certain);
         self.ended.push(conflict.to_owned());
     }
 
@@ -227,13 +227,13 @@ impl Simulation {
         }
     }
 
-    /// The outbox stores the offered events; `false` if that failed.
+    /// The outbox stores the accepted events; `false` if that failed.
     pub(super) fn store(&mut self) -> bool {
         self.run().worker.turn(Some(Duration::ZERO));
         let queued = &self.run().worker.backpressure.queued;
         let done = queued.load(Ordering::Acquire) == 0;
         if done {
-            self.stored.extend(self.offered.drain(..));
+            self.stored.extend(self.accepted.drain(..));
         }
         done
     }

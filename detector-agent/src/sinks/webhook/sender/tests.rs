@@ -18,7 +18,7 @@ use crate::{
     sinks::outbox::manual::ManualOutbox,
 };
 
-/// One attempt: when, of which event, and how many were in progress.
+/// One attempt: its time, its event, and how many were in progress.
 #[derive(Clone, Debug)]
 struct AttemptRecord {
     at: Duration,
@@ -92,7 +92,7 @@ fn send(
     let attempts = LocalSet::new().block_on(&runtime, async {
         let mut outbox = ManualOutbox::new(&metrics);
         for event in events {
-            outbox.offer(event);
+            outbox.report(event);
         }
         outbox.turn();
         let target = Arc::new(Target {

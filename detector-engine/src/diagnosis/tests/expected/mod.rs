@@ -319,6 +319,9 @@ impl Table<'_> {
                 return Cause::NotFromIpam;
             }
         }
+        if (self.duplicate || self.drift) && self.is_block_likely_recreated() {
+            return Cause::BlockRecreated;
+        }
         if (self.duplicate || self.drift) && self.is_likely_wiped() {
             return Cause::IpamStateWiped;
         }
@@ -339,6 +342,27 @@ impl Table<'_> {
             return Cause::SharedOnPurpose;
         }
         Cause::Unknown
+    }
+
+    fn is_block_likely_recreated(&self) -> bool {
+        let Some(PoolState::Calico { block_created, .. }) = self.pool.map(|pool| &pool.state)
+        else {
+            return false;
+        };
+        let Some(block) = block_created.value() else {
+            return false;
+        };
+        let versions = self.facts.resource_versions.value();
+        let may_be_restored = |pod: &Pod| match versions {
+            None => true,
+            Some(v) => v.now >= v.before && pod.given_from.is_some_and(|at| v.kept_at > at),
+        };
+        let mut victims = self.victims().into_iter();
+        victims.any(|pod| {
+            self.is_pools(pod) == Some(true)
+                && pod.given_by.is_some_and(|at| *block > at)
+                && may_be_restored(pod)
+        })
     }
 
     fn is_release_predicted(&self) -> bool {

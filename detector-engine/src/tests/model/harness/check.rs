@@ -208,7 +208,7 @@ impl Harness {
                 is_pod && device.is_some_and(|device| device.failed.contains(&conflict.address))
             });
             let mut assigned: Vec<_> = failed.flat_map(|claimant| &claimant.evidence).collect();
-            assigned.retain(|e| e.kind == EvidenceKind::Address && !e.is_on_further_interface());
+            assigned.retain(|e| e.kind == EvidenceKind::Address && !e.is_on_internal_interface());
             for evidence in assigned {
                 prop_assert!(!evidence.seen.beginning.is_known(), "{:?}", evidence);
             }

@@ -190,9 +190,9 @@ impl Harness {
                     Ok(())
                 }
             }
-            Op::SetFurther(ifindex, address, is_there) => {
+            Op::SetInternal(ifindex, address, is_there) => {
                 if self.stage == SyncStage::Synced || self.is_removal_unobservable(address) {
-                    self.apply(|w| w.set_further(ifindex, address, is_there))
+                    self.apply(|w| w.set_internal(ifindex, address, is_there))
                 } else {
                     Ok(())
                 }

@@ -50,8 +50,8 @@ impl World {
         Some(Observation::PodAddressGone(peer, info(address).id()))
     }
 
-    /// Adds or removes an address on a further interface of the pod behind a device.
-    pub(in super::super) fn set_further(
+    /// Adds or removes an address on an internal interface of the pod behind a device.
+    pub(in super::super) fn set_internal(
         &mut self,
         ifindex: IfIndex,
         address: IpAddr,
@@ -59,9 +59,9 @@ impl World {
     ) -> Option<Observation> {
         let device = self.links.get_mut(&ifindex).filter(|d| d.readable)?;
         let has_changed = if is_there {
-            device.further.insert(address)
+            device.internal.insert(address)
         } else {
-            device.further.remove(&address)
+            device.internal.remove(&address)
         };
         let nsid = device.link.peer.filter(|_| has_changed)?.nsid;
         let lo = Peer { nsid, ifindex: 1 };
@@ -76,9 +76,9 @@ impl World {
     pub(super) fn withdraw_in_pod(&mut self, nsid: NsId, address: IpAddr) {
         let in_pod = |d: &&ModelDevice| d.link.peer.is_some_and(|p| p.nsid == nsid);
         let mut devices = self.links.values().filter(in_pod);
-        if devices
-            .any(|d| d.addresses.get(&address) == Some(&true) || d.known_further.contains(&address))
-        {
+        if devices.any(|d| {
+            d.addresses.get(&address) == Some(&true) || d.known_internal.contains(&address)
+        }) {
             return;
         }
         let devices = self.links.values().filter(in_pod);

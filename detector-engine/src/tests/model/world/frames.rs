@@ -31,7 +31,7 @@ impl World {
         Some(Observation::Frame(claim))
     }
 
-    /// An expired frame is gone for good, also if the address is assigned afterwards.
+    /// An expired frame is gone for good, even if the address is assigned afterwards.
     pub(in super::super) fn drop_expired_frames(&mut self) {
         let live: Vec<_> = self.frames.iter().map(|f| self.is_live(f)).collect();
         let mut live = live.into_iter();

@@ -40,10 +40,10 @@ pub(super) struct ModelDevice {
     pub(super) addresses: BTreeMap<IpAddr, bool>,
     /// Those that have failed duplicate address detection since they were first reported.
     pub(super) failed: BTreeSet<IpAddr>,
-    /// Addresses on further interfaces of the pod for which it answers on this one.
-    pub(super) further: BTreeSet<IpAddr>,
+    /// Addresses on internal interfaces of the pod for which it answers on this one.
+    pub(super) internal: BTreeSet<IpAddr>,
     /// Those that the agent has read.
-    pub(super) known_further: BTreeSet<IpAddr>,
+    pub(super) known_internal: BTreeSet<IpAddr>,
     /// Addresses the peer has or ever had.
     pub(super) ever: BTreeSet<IpAddr>,
     removed: BTreeMap<IpAddr, Timestamp>,
@@ -135,8 +135,8 @@ impl World {
             .links
             .iter()
             .filter(|(_, d)| peer.is_some() && d.peer == peer);
-        let further = losers.flat_map(|(i, d)| d.known_further.iter().map(|a| (*i, *a)));
-        for (ifindex, address) in further.collect::<Vec<_>>() {
+        let internal = losers.flat_map(|(i, d)| d.known_internal.iter().map(|a| (*i, *a)));
+        for (ifindex, address) in internal.collect::<Vec<_>>() {
             self.withdraw_evidence(ifindex, address);
         }
         if let Some(peer) = peer {
@@ -148,8 +148,8 @@ impl World {
                 device.readable = false;
                 device.addresses.clear();
                 device.failed.clear();
-                device.further.clear();
-                device.known_further.clear();
+                device.internal.clear();
+                device.known_internal.clear();
                 self.peer_moved_at.insert(peer, self.snapshots);
             }
         }
@@ -167,8 +167,8 @@ impl World {
             has_changed_mac: false,
             addresses: BTreeMap::new(),
             failed: BTreeSet::new(),
-            further: BTreeSet::new(),
-            known_further: BTreeSet::new(),
+            internal: BTreeSet::new(),
+            known_internal: BTreeSet::new(),
             ever: BTreeSet::new(),
             removed: BTreeMap::new(),
         };

@@ -16,13 +16,13 @@ impl World {
                 mac: Some(d.mac),
                 addresses: d.readable.then_some(addresses),
                 is_truncated: false,
-                further: d
-                    .further
+                internal: d
+                    .internal
                     .iter()
                     .filter(|_| d.readable)
-                    .map(|address| further(address, "lo"))
+                    .map(|address| internal_address(address, "lo"))
                     .collect(),
-                lacks_further: false,
+                is_missing_internal: false,
             })
         });
         let neighbours = self.neighbours.iter().filter(|((i, _), _)| is_covered(*i));
@@ -96,8 +96,8 @@ impl World {
                         .and_modify(|known| *known = true);
                 }
                 if found.addresses.is_some() {
-                    let now: BTreeSet<_> = found.further.iter().map(|f| f.address).collect();
-                    let before = std::mem::replace(&mut device.known_further, now.clone());
+                    let now: BTreeSet<_> = found.internal.iter().map(|f| f.address).collect();
+                    let before = std::mem::replace(&mut device.known_internal, now.clone());
                     gone.extend(before.difference(&now).map(|address| (peer.nsid, *address)));
                 }
             }
@@ -127,7 +127,7 @@ impl World {
         for device in self.links.values_mut() {
             device.read = false;
             device.learn_mac(None);
-            device.known_further.clear();
+            device.known_internal.clear();
             device.removed.clear();
             for known in device.addresses.values_mut() {
                 *known = false;

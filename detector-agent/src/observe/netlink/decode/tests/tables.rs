@@ -143,7 +143,7 @@ fn of_other_routes_the_destination_is_kept() {
     };
     let other = RouteMessage::Other(OtherRoute {
         place,
-        is_beside_plain: false,
+        may_replace_plain: false,
     });
     // The type of service, and the length of a source prefix.
     for at in [3, 2] {

@@ -4,7 +4,7 @@
 //! cache or the API knows them. What a pod assigned to itself beyond those is only looked up, because otherwise it could take addresses
 //! of others in the registry. What was only heard in frames is neither.
 //!
-//! Level-triggered: [`Feed::update`] compares what is to be registered of an address with what was sent last.
+//! Level-triggered: [`ClaimSelector::update`] compares what is to be registered of an address with what was sent last.
 //!
 //! Invariants:
 //! - nothing is registered by guess: without a pod, or without its primary addresses, nothing is;
@@ -23,7 +23,7 @@ use detector_event::Pod;
 use detector_fleet::{LocalClaim, Mode, Subject, objects::Party};
 use ipnet::IpNet;
 
-use super::FeedUpdate;
+use super::ClaimUpdate;
 
 /// A device by index and generation.
 type DeviceId = (IfIndex, u64);
@@ -40,13 +40,13 @@ pub struct Candidate {
     pub claim: CertainClaim,
     /// The pod behind the device.
     pub pod: Option<Arc<Pod>>,
-    /// Nothing more is to be expected about the pod. Matters only before the feed is complete.
+    /// Nothing more is to be expected about the pod. Matters only before the selection is complete.
     pub is_settled: bool,
 }
 
 /// Decides what is registered.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct ClaimSelector {
     /// What is not registered: shared addresses and excluded ranges.
     excluded: Vec<IpNet>,
     addresses: HashMap<IpAddr, AddressState>,
@@ -56,12 +56,12 @@ pub struct Feed {
     ranges_by_pool: BTreeMap<PoolId, BTreeSet<IpNet>>,
     /// The ranges that were sent, with their beginning.
     ranges: BTreeMap<IpNet, Timestamp>,
-    start: Start,
+    start: InitialSelection,
 }
 
 /// What is missing until all claims that the node had at the start are fed.
 #[derive(Debug, Default)]
-struct Start {
+struct InitialSelection {
     is_complete: bool,
     /// Addresses about whose pods more is to be expected.
     undecided: BTreeSet<IpAddr>,
@@ -73,11 +73,11 @@ struct Start {
 struct AddressState {
     /// The devices that have it as a primary address of their pod.
     primary_on: Vec<DeviceId>,
-    sent: Option<Sent>,
+    sent: Option<SentClaim>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Sent {
+struct SentClaim {
     device: DeviceId,
     /// When each certain evidence was first seen.
     evidence: Vec<Timestamp>,
@@ -88,20 +88,20 @@ struct Sent {
 struct DeviceState {
     /// How many primary addresses of its pod it has.
     primaries: usize,
-    lookups: Vec<LookedUp>,
+    lookups: Vec<LookedUpAddress>,
     /// An address found no room in `lookups`.
     has_refused: bool,
 }
 
 /// An address that is looked up, or was a short time ago.
 #[derive(Debug)]
-struct LookedUp {
+struct LookedUpAddress {
     address: IpAddr,
     ended: Option<Timestamp>,
 }
 
-impl Feed {
-    /// A feed that never registers what is in `excluded`.
+impl ClaimSelector {
+    /// A selector that never registers what is in `excluded`.
     #[must_use]
     pub fn new(excluded: Vec<IpNet>) -> Self {
         Self {
@@ -116,7 +116,7 @@ impl Feed {
         now: Timestamp,
         address: IpAddr,
         mut candidates: Vec<Candidate>,
-    ) -> Option<FeedUpdate> {
+    ) -> Option<ClaimUpdate> {
         if self.excluded.iter().any(|net| net.contains(&address)) {
             candidates.clear();
         }
@@ -125,13 +125,13 @@ impl Feed {
         let primary_on = self.note_primaries(address, previous.primary_on, &candidates);
         let sent = self.choose(now, address, previous.sent.as_ref(), &candidates);
         self.end_lookup(now, address, previous.sent.as_ref(), sent.as_ref());
-        let claim = |sent: &Option<Sent>| sent.as_ref().map(|sent| sent.claim.clone());
+        let claim = |sent: &Option<SentClaim>| sent.as_ref().map(|sent| sent.claim.clone());
         let (before, after) = (claim(&previous.sent), claim(&sent));
         let state = AddressState { primary_on, sent };
         if state != AddressState::default() {
             self.addresses.insert(address, state);
         }
-        (before != after).then_some(FeedUpdate {
+        (before != after).then_some(ClaimUpdate {
             subject: Subject::Address(address),
             claim: after,
         })
@@ -184,9 +184,9 @@ impl Feed {
         &mut self,
         now: Timestamp,
         address: IpAddr,
-        previous: Option<&Sent>,
+        previous: Option<&SentClaim>,
         candidates: &[Candidate],
-    ) -> Option<Sent> {
+    ) -> Option<SentClaim> {
         let is_previous = |c: &Candidate| previous.is_some_and(|p| Some(p.device) == c.device());
         let rank = |c: &&Candidate| {
             let traffic = c.claim.receives_traffic;
@@ -205,7 +205,7 @@ impl Feed {
         chosen.sent(previous, Mode::Lookup)
     }
 
-    /// Whether an address that a pod has beyond its primary ones is looked up: only on the device that has a primary one. A further
+    /// Whether an address that a pod has beyond its primary ones is looked up: only on the device that has a primary one. A secondary
     /// network may have the same range on every node.
     fn may_look_up(&self, candidate: &Candidate) -> bool {
         let device = candidate.device().and_then(|id| self.devices.get(&id));
@@ -228,7 +228,7 @@ impl Feed {
         let has_room =
             state.lookups.len() < MAX_LOOKUPS && state.lookups.iter().all(|l| l.address != address);
         if has_room {
-            state.lookups.push(LookedUp {
+            state.lookups.push(LookedUpAddress {
                 address,
                 ended: None,
             });
@@ -242,10 +242,10 @@ impl Feed {
         &mut self,
         now: Timestamp,
         address: IpAddr,
-        before: Option<&Sent>,
-        after: Option<&Sent>,
+        before: Option<&SentClaim>,
+        after: Option<&SentClaim>,
     ) {
-        let looked_up_on = |sent: Option<&Sent>| {
+        let looked_up_on = |sent: Option<&SentClaim>| {
             let sent = sent.filter(|sent| sent.claim.mode == Mode::Lookup);
             sent.map(|sent| sent.device)
         };
@@ -288,7 +288,7 @@ impl Feed {
         pool: PoolId,
         source: &str,
         ranges: impl IntoIterator<Item = IpNet>,
-    ) -> Vec<FeedUpdate> {
+    ) -> Vec<ClaimUpdate> {
         if let Some(awaited) = &mut self.start.awaited_pools {
             awaited.remove(&pool);
         }
@@ -305,7 +305,7 @@ impl Feed {
         for range in &wanted {
             if !self.ranges.contains_key(range) {
                 self.ranges.insert(*range, now);
-                updates.push(FeedUpdate {
+                updates.push(ClaimUpdate {
                     subject: Subject::range(*range),
                     claim: Some(LocalClaim {
                         party: Party {
@@ -323,7 +323,7 @@ impl Feed {
         let gone = self
             .ranges
             .extract_if(.., |range, _| !wanted.contains(range));
-        updates.extend(gone.map(|(range, _)| FeedUpdate {
+        updates.extend(gone.map(|(range, _)| ClaimUpdate {
             subject: Subject::range(range),
             claim: None,
         }));
@@ -343,7 +343,7 @@ impl Feed {
         self.start.is_complete
     }
 
-    /// The addresses that keep the feed from being complete.
+    /// The addresses that keep the selection from being complete.
     #[must_use]
     pub fn undecided(&self) -> Vec<IpAddr> {
         self.start.undecided.iter().copied().collect()
@@ -364,7 +364,7 @@ impl Feed {
 
 impl DeviceState {
     fn drop_ended(&mut self, now: Timestamp) {
-        let is_over = |l: &LookedUp| l.ended.is_some_and(|at| now.since(at) >= LOOKUP_PAUSE);
+        let is_over = |l: &LookedUpAddress| l.ended.is_some_and(|at| now.since(at) >= LOOKUP_PAUSE);
         self.lookups.retain(|lookup| !is_over(lookup));
     }
 }
@@ -388,7 +388,7 @@ impl Candidate {
 
     /// The claim, as the continuation of the previous one if some evidence was there all the time. A pod may change its hardware address
     /// as often as it likes, so the first one stays.
-    fn sent(&self, previous: Option<&Sent>, mode: Mode) -> Option<Sent> {
+    fn sent(&self, previous: Option<&SentClaim>, mode: Mode) -> Option<SentClaim> {
         let (device, pod) = (self.device()?, self.pod.as_deref()?);
         let claimant = &self.claim.claimant;
         let certain = || claimant.certain_evidence();
@@ -420,7 +420,7 @@ impl Candidate {
             rightful: claimant.rightful,
             mode,
         };
-        Some(Sent {
+        Some(SentClaim {
             device,
             evidence,
             claim,

@@ -2,7 +2,7 @@
 //!
 //! A few devices that contest each other's addresses must not use up the room for conflicts of others. Only a conflict all of
 //! whose claimants already take part in [`Bounds::conflicts_per_device`] others counts against
-//! [`Bounds::open_conflicts`], of which observed ones may use three quarters. Any other is admitted up to
+//! [`Bounds::open_conflicts`]; observed ones may use three quarters of it. Any other is admitted up to
 //! [`Bounds::all_open_conflicts`].
 
 use std::{
@@ -44,7 +44,7 @@ pub(crate) enum RetryTarget {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct ConflictRoom {
+pub(crate) struct ConflictLimit {
     open: usize,
     by_claimant: Counts<ClaimantId>,
     /// Addresses whose conflict was rejected, to be decided again when there is room for its class.
@@ -53,7 +53,7 @@ pub(crate) struct ConflictRoom {
     overflowed: BTreeSet<Class>,
 }
 
-impl ConflictRoom {
+impl ConflictLimit {
     /// A conflict with these claimants was opened.
     pub(crate) fn open(&mut self, claimants: &BTreeSet<ClaimantId>) {
         self.open += 1;

@@ -58,13 +58,13 @@ struct Recent {
 
 /// Distributes events to event streams. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub struct EventFeed {
     recent: Arc<Mutex<Recent>>,
     node_permits: Arc<Semaphore>,
     other_permits: Arc<Semaphore>,
 }
 
-impl Default for Feed {
+impl Default for EventFeed {
     fn default() -> Self {
         Self {
             recent: Arc::new(Mutex::new(Recent {
@@ -78,8 +78,8 @@ impl Default for Feed {
     }
 }
 
-impl EventSink for Feed {
-    fn offer(&mut self, event: &AnyEvent) {
+impl EventSink for EventFeed {
+    fn on_event(&mut self, event: &AnyEvent) {
         let mut recent = self.lock();
         if let AnyEvent::Conflict(conflict) = event
             && event.change() == Change::Resolved
@@ -102,8 +102,8 @@ impl EventSink for Feed {
         let _ = recent.sender.send(event);
     }
 
-    fn display(&mut self, event: &AnyEvent) {
-        self.offer(event);
+    fn on_remote_event(&mut self, event: &AnyEvent) {
+        self.on_event(event);
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Subscription {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Feed {
+impl EventFeed {
     fn lock(&self) -> MutexGuard<'_, Recent> {
         // No code panics while holding the lock.
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn a_resuming_subscriber_gets_every_event_once() {
-        let mut feed = Feed::default();
+        let mut feed = EventFeed::default();
         let events = events(5);
         for event in &events[..3] {
-            feed.offer(event);
+            feed.on_event(event);
         }
         let mut subscription = feed
             .subscribe(Subscriber::Node, Some(events[0].id()))
@@ -202,7 +202,7 @@ mod tests {
             .map(|k| k.id().to_owned())
             .collect();
         assert_eq!(missed, [events[1].id(), events[2].id()]);
-        feed.offer(&events[3]);
+        feed.on_event(&events[3]);
         assert_eq!(
             subscription.receiver.try_recv().unwrap().id(),
             events[3].id()
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn subscribers_and_history_are_bounded() {
-        let mut feed = Feed::default();
+        let mut feed = EventFeed::default();
         let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
             .map(|_| feed.subscribe(Subscriber::Node, None).unwrap())
             .collect();
@@ -221,7 +221,7 @@ mod tests {
         let pod = Subscriber::Other;
         assert!(feed.subscribe(pod, None).is_some());
         for event in &events(RECENT_EVENTS * 2) {
-            feed.offer(event);
+            feed.on_event(event);
         }
         assert_eq!(feed.resolved().len(), HISTORY);
         assert_eq!(feed.lock().events.len(), RECENT_EVENTS);

@@ -1,6 +1,6 @@
 //! Which conflicts within this node are published as `IPConflict`s, so that `kubectl get ipconflicts` lists all of the cluster. Pure.
 //!
-//! Level-triggered: [`ConflictFeed::update`] takes all open conflicts of an address and returns what changed since the last time.
+//! Level-triggered: [`ConflictSelector::update`] takes all open conflicts of an address and returns what changed since the last time.
 //!
 //! Invariants:
 //! - at most [`MAX_PUBLISHED`] conflicts of a node are published at once, however many its pods cause;
@@ -33,15 +33,15 @@ pub struct ConflictUpdate {
 
 /// Decides which conflicts are published.
 #[derive(Debug, Default)]
-pub struct ConflictFeed {
-    published: BTreeMap<IpAddr, Published>,
+pub struct ConflictSelector {
+    published: BTreeMap<IpAddr, PublishedConflicts>,
     /// A conflict found no room.
     has_refused: bool,
 }
 
 /// What is published about an address.
 #[derive(Debug, Default)]
-struct Published {
+struct PublishedConflicts {
     objects: BTreeMap<String, Box<ConflictSpec>>,
     /// The devices whose pods are part of it, by index and generation.
     devices: BTreeSet<(IfIndex, u64)>,
@@ -54,7 +54,7 @@ fn object_name(conflict: &Conflict) -> String {
     format!("{address}-{:08x}", conflict.id.0 >> 96)
 }
 
-impl ConflictFeed {
+impl ConflictSelector {
     /// The open conflicts of an address as they are now. Returns the changes to send.
     pub fn update(
         &mut self,
@@ -65,7 +65,7 @@ impl ConflictFeed {
     ) -> Vec<ConflictUpdate> {
         let previous = self.published.remove(&address).unwrap_or_default();
         let room = MAX_PUBLISHED.saturating_sub(self.len());
-        let mut now = Published::default();
+        let mut now = PublishedConflicts::default();
         for conflict in conflicts.iter().filter(|c| c.sweep.is_none()) {
             if now.objects.len() >= room {
                 self.has_refused = true;
@@ -104,7 +104,7 @@ impl ConflictFeed {
     ) -> impl Iterator<Item = IpAddr> + 'a {
         let published = self.published.iter();
         let names_them =
-            |published: &Published| devices.iter().any(|d| published.devices.contains(d));
+            |published: &PublishedConflicts| devices.iter().any(|d| published.devices.contains(d));
         published.filter_map(move |(address, published)| names_them(published).then_some(*address))
     }
 

@@ -57,7 +57,7 @@ fn pod_of(claimant: &Claimant) -> Option<Arc<Pod>> {
     Some(Arc::new(pod))
 }
 
-impl ConflictFeed {
+impl ConflictSelector {
     /// The changes after these are the open conflicts of an address.
     fn changes(&mut self, address: &str, conflicts: &[Conflict]) -> Vec<ConflictUpdate> {
         self.update(ip(address), conflicts, pod_of, &clock::moment())
@@ -71,8 +71,8 @@ fn names(updates: &[ConflictUpdate]) -> Vec<(&str, bool)> {
 
 #[test]
 fn conflict_is_published_with_its_pods_and_withdrawn_when_it_is_over() {
-    let mut feed = ConflictFeed::default();
-    let updates = feed.changes(ADDRESS, &[conflict(0xab, ADDRESS)]);
+    let mut selector = ConflictSelector::default();
+    let updates = selector.changes(ADDRESS, &[conflict(0xab, ADDRESS)]);
     let [
         ConflictUpdate {
             name,
@@ -93,9 +93,9 @@ fn conflict_is_published_with_its_pods_and_withdrawn_when_it_is_over() {
         parties,
         [("veth1", "web-1", strongest), ("veth2", "web-2", strongest)]
     );
-    let updates = feed.changes(ADDRESS, &[]);
+    let updates = selector.changes(ADDRESS, &[]);
     assert_eq!(names(&updates), [("10.244.1.5-000000ab", false)]);
-    assert_eq!(feed.changes(ADDRESS, &[]), []);
+    assert_eq!(selector.changes(ADDRESS, &[]), []);
 }
 
 #[test]
@@ -105,8 +105,8 @@ fn name_is_one_of_the_api_and_of_no_other_object() {
         ("fd00::5", "fd00--5-0000000a"),
         ("fd00::", "fd00--0-0000000a"),
     ] {
-        let mut feed = ConflictFeed::default();
-        let updates = feed.changes(address, &[conflict(10, address)]);
+        let mut selector = ConflictSelector::default();
+        let updates = selector.changes(address, &[conflict(10, address)]);
         assert_eq!(names(&updates), [(name, true)]);
         assert!(name.parse::<Subject>().is_err(), "{name}");
     }
@@ -114,20 +114,20 @@ fn name_is_one_of_the_api_and_of_no_other_object() {
 
 #[test]
 fn conflicts_of_one_address_in_two_networks_are_two_objects() {
-    let mut feed = ConflictFeed::default();
+    let mut selector = ConflictSelector::default();
     let mut other = conflict(2, ADDRESS);
     other.network = Network::Bridge("br0".to_owned());
-    let updates = feed.changes(ADDRESS, &[conflict(1, ADDRESS), other.clone()]);
+    let updates = selector.changes(ADDRESS, &[conflict(1, ADDRESS), other.clone()]);
     assert_eq!(updates.len(), 2);
-    let updates = feed.changes(ADDRESS, &[other]);
+    let updates = selector.changes(ADDRESS, &[other]);
     assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
 }
 
 #[test]
 fn what_a_pod_can_change_as_often_as_it_likes_is_no_change() {
-    let mut feed = ConflictFeed::default();
+    let mut selector = ConflictSelector::default();
     let before = conflict(1, ADDRESS);
-    feed.changes(ADDRESS, std::slice::from_ref(&before));
+    selector.changes(ADDRESS, std::slice::from_ref(&before));
     let mut now = before.clone();
     now.traffic_goes_to = Some("veth2".to_owned());
     now.updated_at = Timestamp(9);
@@ -136,69 +136,77 @@ fn what_a_pod_can_change_as_often_as_it_likes_is_no_change() {
         claimant.mac = Some(Mac([2, 0, 0, 0, 0, 9]));
         claimant.evidence[0].seen.last = Timestamp(9);
     }
-    assert_eq!(feed.changes(ADDRESS, &[now]), []);
+    assert_eq!(selector.changes(ADDRESS, &[now]), []);
 }
 
 #[test]
 fn claimant_that_comes_or_leaves_is_a_change() {
-    let mut feed = ConflictFeed::default();
+    let mut selector = ConflictSelector::default();
     let mut conflict = conflict(1, ADDRESS);
-    feed.changes(ADDRESS, std::slice::from_ref(&conflict));
+    selector.changes(ADDRESS, std::slice::from_ref(&conflict));
     conflict.claimants.push(claimant(3));
-    let updates = feed.changes(ADDRESS, std::slice::from_ref(&conflict));
+    let updates = selector.changes(ADDRESS, std::slice::from_ref(&conflict));
     let pods = |updates: &[ConflictUpdate]| updates[0].spec.as_ref().unwrap().pods.clone();
     assert_eq!(pods(&updates), "shop/web-1, shop/web-2, shop/web-3");
     conflict.claimants[0].left = Some(LeaveReason::AddressRemoved);
-    let updates = feed.changes(ADDRESS, &[conflict]);
+    let updates = selector.changes(ADDRESS, &[conflict]);
     assert_eq!(pods(&updates), "shop/web-2, shop/web-3");
 }
 
 #[test]
 fn victims_of_a_sweep_are_not_published() {
-    let mut feed = ConflictFeed::default();
+    let mut selector = ConflictSelector::default();
     let mut victim = conflict(1, ADDRESS);
     victim.sweep = Some(AnomalyId(7));
-    assert_eq!(feed.changes(ADDRESS, std::slice::from_ref(&victim)), []);
+    assert_eq!(selector.changes(ADDRESS, std::slice::from_ref(&victim)), []);
     victim.sweep = None;
     assert_eq!(
-        feed.changes(ADDRESS, std::slice::from_ref(&victim)).len(),
+        selector
+            .changes(ADDRESS, std::slice::from_ref(&victim))
+            .len(),
         1
     );
     victim.sweep = Some(AnomalyId(7));
-    let updates = feed.changes(ADDRESS, &[victim]);
+    let updates = selector.changes(ADDRESS, &[victim]);
     assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
 }
 
 #[test]
 fn published_conflicts_are_bounded_and_the_next_one_gets_the_room() {
-    let mut feed = ConflictFeed::default();
+    let mut selector = ConflictSelector::default();
     let address = |n: u32| format!("10.244.2.{n}");
     let count = u32::try_from(MAX_PUBLISHED).unwrap();
     for n in 0..count {
         assert_eq!(
-            feed.changes(&address(n), &[conflict(n, &address(n))]).len(),
+            selector
+                .changes(&address(n), &[conflict(n, &address(n))])
+                .len(),
             1
         );
     }
-    assert!(!feed.take_has_room());
-    assert_eq!(feed.changes(ADDRESS, &[conflict(1, ADDRESS)]), []);
-    assert!(!feed.take_has_room());
+    assert!(!selector.take_has_room());
+    assert_eq!(selector.changes(ADDRESS, &[conflict(1, ADDRESS)]), []);
+    assert!(!selector.take_has_room());
     // One that is published still changes.
     let mut more = conflict(0, &address(0));
     more.claimants.push(claimant(3));
-    assert_eq!(feed.changes(&address(0), &[more]).len(), 1);
-    feed.changes(&address(0), &[]);
-    assert!(feed.take_has_room());
-    assert!(!feed.take_has_room(), "once");
-    assert_eq!(feed.changes(ADDRESS, &[conflict(1, ADDRESS)]).len(), 1);
+    assert_eq!(selector.changes(&address(0), &[more]).len(), 1);
+    selector.changes(&address(0), &[]);
+    assert!(selector.take_has_room());
+    assert!(!selector.take_has_room(), "once");
+    assert_eq!(selector.changes(ADDRESS, &[conflict(1, ADDRESS)]).len(), 1);
 }
 
 #[test]
 fn addresses_are_found_by_the_devices_of_their_claimants() {
-    let mut feed = ConflictFeed::default();
-    feed.changes(ADDRESS, &[conflict(1, ADDRESS)]);
-    let found = |feed: &ConflictFeed, device| feed.addresses_on(&[device]).count();
-    assert_eq!(found(&feed, (2, 1)), 1);
-    assert_eq!(found(&feed, (2, 2)), 0, "another device of the same index");
-    assert_eq!(found(&feed, (3, 1)), 0);
+    let mut selector = ConflictSelector::default();
+    selector.changes(ADDRESS, &[conflict(1, ADDRESS)]);
+    let found = |selector: &ConflictSelector, device| selector.addresses_on(&[device]).count();
+    assert_eq!(found(&selector, (2, 1)), 1);
+    assert_eq!(
+        found(&selector, (2, 2)),
+        0,
+        "another device of the same index"
+    );
+    assert_eq!(found(&selector, (3, 1)), 0);
 }

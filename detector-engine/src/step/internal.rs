@@ -1,17 +1,17 @@
-//! Addresses on further interfaces of a pod's namespace.
+//! Addresses on internal interfaces of a pod's namespace.
 
 use std::net::IpAddr;
 
 use crate::{
     limits::in_flight_snapshots::FinishedSnapshot,
-    model::{FurtherAddress, IfIndex, NsId, Peer, Timestamp, is_claimable},
+    model::{IfIndex, InternalAddress, NsId, Peer, Timestamp, is_claimable},
     step::Engine,
 };
 
 impl Engine {
-    /// An address changed on a link of a namespace. If it is a further interface of a pod, the
+    /// An address changed on a link of a namespace. If it is an internal interface of a pod, the
     /// namespace is read: only that shows whether the pod answers for the address.
-    pub(super) fn further_changed(&mut self, peer: Peer, now: Timestamp) {
+    pub(super) fn internal_changed(&mut self, peer: Peer, now: Timestamp) {
         if self.mirror.links.pod_by_peer(peer).is_some() {
             return;
         }
@@ -24,31 +24,31 @@ impl Engine {
         for device in devices {
             let link = self.mirror.links.get_mut(device);
             if let Some(link) = link.filter(|link| link.is_namespace_readable()) {
-                link.further_changed.get_or_insert(now);
+                link.internal_changed.get_or_insert(now);
             }
             self.reads.schedule.changed(device);
         }
     }
 
     /// What a snapshot contains for one device replaces what was known.
-    pub(super) fn merge_further(
+    pub(super) fn merge_internal(
         &mut self,
         peer: Peer,
-        mut found: Vec<FurtherAddress>,
+        mut found: Vec<InternalAddress>,
         at: Timestamp,
     ) {
-        found.retain(|further| is_claimable(further.address));
+        found.retain(|internal| is_claimable(internal.address));
         let link = self.mirror.links.pod_by_peer(peer);
         let first = at.max(link.map_or(at, |link| link.since));
-        let beginning = self.further_beginning(link);
+        let beginning = self.internal_beginning(link);
         let (added, gone) = self
             .mirror
             .facts
-            .set_further(peer, found, (first, beginning));
+            .set_internal(peer, found, (first, beginning));
         self.dirty.extend(added);
         for address in gone {
             self.dirty.insert(address);
-            // Maybe removed after the read started: changes on further interfaces are not recorded.
+            // Maybe removed after the read started: changes on internal interfaces are not recorded.
             self.withdraw_in_namespace(peer.nsid, address, at, None);
         }
     }

@@ -1,4 +1,4 @@
-//! Which addresses on further interfaces of a pod's namespace concern a device.
+//! Which addresses on internal interfaces of a pod's namespace concern a device.
 //!
 //! Linux answers ARP for every IPv4 address of the namespace on each interface, unless `arp_ignore` is set (`arp_process` in
 //! net/ipv4/arp.c), but NDP only for addresses of the interface itself (`ndisc_recv_ns` in net/ipv6/ndisc.c). A macvlan or ipvlan
@@ -6,12 +6,12 @@
 //! listed as such: it may send from them (`inet_select_addr`). Bridges, tunnels and interfaces of other devices in the namespace
 //! are left out: a pod that is a node itself has them, with addresses of its own networks.
 //!
-//! Bounds: [`MAX_INTERFACES`] and [`MAX_FURTHER_ADDRESSES`] in one namespace. Omissions are counted.
+//! Bounds: [`MAX_INTERFACES`] and [`MAX_INTERNAL_ADDRESSES`] in one namespace. Omissions are counted.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use detector_engine::{
-    AssignedAddress, FurtherAddress, FurtherPlace, IfIndex, MAX_FURTHER_ADDRESSES, NsId, Peer,
+    AssignedAddress, IfIndex, InternalAddress, InternalPlace, MAX_INTERNAL_ADDRESSES, NsId, Peer,
 };
 
 use super::{
@@ -20,23 +20,24 @@ use super::{
     request::{ReadError, RequestSocket},
 };
 
-/// Maximum number of further interfaces of one namespace that are read.
+/// Maximum number of internal interfaces of one namespace that are read.
 const MAX_INTERFACES: usize = 64;
 
 /// The addresses of a namespace on interfaces that are no device's peer.
 #[derive(Debug, Default)]
-pub(super) struct FurtherInterfaces {
+pub(super) struct InternalInterfaces {
     addresses: BTreeMap<IfIndex, Vec<AssignedAddress>>,
     count: usize,
     /// How many addresses there are beyond the bounds.
     pub(super) omitted: u64,
 }
 
-impl FurtherInterfaces {
+impl InternalInterfaces {
     /// Adds an address, unless there are too many.
     pub(super) fn push(&mut self, ifindex: IfIndex, address: AssignedAddress) {
         let is_new = !self.addresses.contains_key(&ifindex);
-        if self.count >= MAX_FURTHER_ADDRESSES || (is_new && self.addresses.len() >= MAX_INTERFACES)
+        if self.count >= MAX_INTERNAL_ADDRESSES
+            || (is_new && self.addresses.len() >= MAX_INTERFACES)
         {
             self.omitted += 1;
             return;
@@ -82,7 +83,7 @@ fn pod_interface(
 pub(super) fn concerning(
     own: IfIndex,
     interfaces: &[(PodInterface, Vec<AssignedAddress>)],
-) -> Vec<FurtherAddress> {
+) -> Vec<InternalAddress> {
     // A pod that shares an address on purpose (LVS, direct return) sets it on `lo` as well as on `all`.
     let ignores_arp = interfaces
         .iter()
@@ -95,11 +96,11 @@ pub(super) fn concerning(
             PodInterfaceKind::Above(_) | PodInterfaceKind::Other => continue,
         };
         let place = |address: IpAddr| match is_local {
-            false => FurtherPlace::Above,
-            true if address.is_ipv6() || ignores_arp => FurtherPlace::LocalSilent,
-            true => FurtherPlace::Local,
+            false => InternalPlace::Above,
+            true if address.is_ipv6() || ignores_arp => InternalPlace::LocalSilent,
+            true => InternalPlace::Local,
         };
-        found.extend(addresses.iter().map(|info| FurtherAddress {
+        found.extend(addresses.iter().map(|info| InternalAddress {
             address: info.address,
             interface: interface.name.clone(),
             mac,

@@ -3,7 +3,7 @@
 use ::kube::runtime::events::EventType;
 use detector_engine::AnomalyKind;
 use detector_event::{
-    AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod, clean,
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Pod, clean,
     summary::{anomaly_subject, enumeration, pod_name, resolve_reason, scoped_address},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -21,7 +21,7 @@ const POD_NAME: usize = 236;
 
 /// One Event on one object.
 #[derive(Clone, Debug)]
-pub(super) struct Notice {
+pub(super) struct ObjectEvent {
     /// What it is on: a pod, or the Node.
     pub(super) regarding: ObjectReference,
     /// Another pod that has to do with it.
@@ -36,19 +36,19 @@ pub(super) struct Notice {
 
 /// What a conflict or an anomaly calls for in one state.
 #[derive(Debug)]
-pub(super) struct Notices {
+pub(super) struct ObjectEvents {
     /// One for each pod that is known.
-    pub(super) on_pods: Vec<Notice>,
+    pub(super) on_pods: Vec<ObjectEvent>,
     /// If there is no such pod.
-    pub(super) on_node: Notice,
-    /// More pods may become known.
+    pub(super) on_node: ObjectEvent,
+    /// More pods may become known, or the cause.
     pub(super) is_incomplete: bool,
 }
 
 /// The reasons of Events about something, while it is active and once it is resolved.
 type Reasons = [&'static str; 2];
 
-impl Notice {
+impl ObjectEvent {
     /// The object, as a key.
     pub(super) fn object(&self) -> String {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -76,18 +76,20 @@ impl Notice {
     }
 }
 
-impl Notices {
+impl ObjectEvents {
     pub(super) fn of(event: &AnyEvent) -> Self {
-        match event {
+        let mut events = match event {
             AnyEvent::Conflict(event) => Self::of_conflict(&event.data),
             AnyEvent::Anomaly(event) => Self::of_anomaly(&event.data),
-        }
+        };
+        events.is_incomplete |= event.awaits_diagnosis();
+        events
     }
 
     fn of_conflict(data: &ConflictData) -> Self {
         let resolved = data.is_resolved();
         let about = truncated(scoped_address(data), ABOUT);
-        let notice = |regarding, related, message: String| Notice {
+        let object_event = |regarding, related, message: String| ObjectEvent {
             regarding,
             related,
             event_type: event_type(resolved, EventType::Warning),
@@ -117,7 +119,11 @@ impl Notices {
                     details(data, Some(own))
                 )
             };
-            Some(notice(reference(own.pod.as_deref()?)?, related, message))
+            Some(object_event(
+                reference(own.pod.as_deref()?)?,
+                related,
+                message,
+            ))
         });
         let message = if resolved {
             format!("{about} is no longer in conflict on node {}", data.node)
@@ -128,7 +134,7 @@ impl Notices {
         let related = listed.iter().find_map(|c| reference(c.pod.as_deref()?));
         Self {
             on_pods: on_pods.collect(),
-            on_node: notice(node_reference(&data.node), related, message),
+            on_node: object_event(node_reference(&data.node), related, message),
             is_incomplete: listed
                 .iter()
                 .any(|c| c.pod.as_deref().and_then(reference).is_none() && !is_node_itself(c)),
@@ -168,10 +174,15 @@ impl Notices {
         let text = if resolved {
             format!("{} on node {}", resolve_reason(data), data.node)
         } else {
-            format!("{}; anomaly {}", data.detail, data.anomaly_id)
+            format!(
+                "{}; anomaly {}{}",
+                data.detail,
+                data.anomaly_id,
+                cause(data.diagnosis.as_deref())
+            )
         };
         let pod = data.pod.as_deref();
-        let on_object = |regarding: ObjectReference, related, message: String| Notice {
+        let on_object = |regarding: ObjectReference, related, message: String| ObjectEvent {
             regarding,
             related,
             event_type: event_type(resolved, active),
@@ -250,7 +261,7 @@ fn names<'c>(claimants: impl Iterator<Item = &'c ClaimantData>, omitted: usize) 
     enumeration(names, more).unwrap_or_else(|| "another device".to_owned())
 }
 
-/// The certainty, the receiver of the traffic and the conflict's id.
+/// The certainty, the receiver of the traffic, the conflict's id and its cause.
 fn details(data: &ConflictData, own: Option<&ClaimantData>) -> String {
     let traffic = match (&data.traffic_goes_to, own) {
         (Some(winner), Some(own)) if *winner == own.device => {
@@ -260,10 +271,17 @@ fn details(data: &ConflictData, own: Option<&ClaimantData>) -> String {
         (None, _) => "the node has no route to either".to_owned(),
     };
     format!(
-        "({}); {traffic}; conflict {}",
+        "({}); {traffic}; conflict {}{}",
         data.confidence.name(),
-        data.conflict_id
+        data.conflict_id,
+        cause(data.diagnosis.as_deref())
     )
+}
+
+/// The cause, if it is known.
+fn cause(diagnosis: Option<&DiagnosisData>) -> String {
+    let text = diagnosis.and_then(DiagnosisData::cause_text);
+    text.map_or_else(String::new, |text| format!("; cause: {text}"))
 }
 
 /// The first bytes of a text, at most `limit`, without a part of a character.

@@ -1,4 +1,4 @@
-//! Addresses on further interfaces of a pod.
+//! Addresses on internal interfaces of a pod.
 
 use crate::site::{ADDRESS, Site};
 
@@ -13,7 +13,7 @@ fn address_on_a_dummy_or_an_ipvlan_interface_raises() {
     ];
     for (name, add) in interfaces {
         let site = Site::new(
-            "further",
+            "internal",
             &[
                 "link add cni0 type bridge",
                 "link set cni0 up",

@@ -49,7 +49,7 @@ fn assert_raised_and_resolved(agent: &Agent, pod: &Pod, interface: &str) {
 
 #[test]
 fn address_added_to_lo_raises() {
-    let (node, [_owner, pod]) = two_pods("furtherlo");
+    let (node, [_owner, pod]) = two_pods("internallo");
     let agent = start(&node);
     let line = format!("address add {OWNER}/32 dev lo");
     pod.netns().ip(&line).unwrap();
@@ -58,7 +58,7 @@ fn address_added_to_lo_raises() {
 
 #[test]
 fn address_added_to_a_macvlan_interface_raises() {
-    let (node, [_owner, pod]) = two_pods("furthermac");
+    let (node, [_owner, pod]) = two_pods("internalmac");
     let agent = start(&node);
     let lines = [
         "link add link eth0 name macvlan0 type macvlan mode bridge".to_owned(),
@@ -70,7 +70,7 @@ fn address_added_to_a_macvlan_interface_raises() {
 
 #[test]
 fn address_on_lo_before_the_agent_starts_raises() {
-    let (node, [_owner, pod]) = two_pods("furtherfirst");
+    let (node, [_owner, pod]) = two_pods("internalfirst");
     let line = format!("address add {OWNER}/32 dev lo");
     pod.netns().ip(&line).unwrap();
     let agent = start(&node);
@@ -79,7 +79,7 @@ fn address_on_lo_before_the_agent_starts_raises() {
 
 #[test]
 fn removed_interface_resolves() {
-    let (node, [_owner, pod]) = two_pods("furthergone");
+    let (node, [_owner, pod]) = two_pods("internalgone");
     let agent = start(&node);
     let added = [
         "link add link eth0 name macvlan0 type macvlan mode bridge".to_owned(),
@@ -94,7 +94,7 @@ fn removed_interface_resolves() {
 /// Real servers of LVS, the addresses of services in nested nodes, IPv6, and a pod that answers for none of it.
 #[test]
 fn addresses_that_are_shared_on_purpose_raise_nothing() {
-    let (node, pods) = two_pods("furthershared");
+    let (node, pods) = two_pods("internalshared");
     let barrier = Barrier::prepare(&node).unwrap();
     let agent = start(&node);
     node.ip(&format!("address add {SHARED}/32 dev lo")).unwrap();
@@ -127,7 +127,7 @@ fn addresses_that_are_shared_on_purpose_raise_nothing() {
 fn address_of_another_pod_on_lo_hides_no_frames() {
     const OWNER6: &str = "fd00::10";
     for has_own_stack in [false, true] {
-        let (node, [owner, pod]) = two_pods("furtherhide");
+        let (node, [owner, pod]) = two_pods("internalhide");
         let claim = |pod: &Pod| {
             let (mac, address) = (pod.mac(), OWNER6.parse().unwrap());
             let frame = Frame::advertisement(mac, address, Some(mac), NaFlags::OVERRIDE);
@@ -159,7 +159,7 @@ fn address_of_another_pod_on_lo_hides_no_frames() {
 
 #[test]
 fn address_behind_many_others_on_lo_raises() {
-    let (node, [_owner, pod]) = two_pods("furthermany");
+    let (node, [_owner, pod]) = two_pods("internalmany");
     let agent = start(&node);
     let others = (0..1_500u32).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n));
     let lines = others.map(|address| format!("address add {address}/32 dev lo"));
@@ -172,12 +172,12 @@ fn address_behind_many_others_on_lo_raises() {
 /// More than are read of one namespace.
 #[test]
 fn addresses_on_lo_beyond_all_bounds_are_counted_and_logged() {
-    let (node, [_owner, pod]) = two_pods("furtherbeyond");
+    let (node, [_owner, pod]) = two_pods("internalbeyond");
     let many = (0..16_500u32).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n));
     let lines = many.map(|address| format!("address add {address}/32 dev lo"));
     pod.netns().ip_batch(lines).unwrap();
     let agent = start(&node);
-    let log = agent.wait_log(DEADLINE, "addresses on further interfaces");
+    let log = agent.wait_log(DEADLINE, "addresses on internal interfaces");
     assert!(log.unwrap().contains("vethb"));
     until(DEADLINE, "the addresses to be counted", || {
         let series = r#"ipconflict_observations_dropped_total{reason="claims_per_device"}"#;

@@ -1,16 +1,18 @@
-//! Addresses on further interfaces of a pod, which it answers for on its devices
+//! Addresses on internal interfaces of a pod, which it answers for on its devices
 //! (`docs/detection-rules.md`, 10).
 
 use super::*;
 
 impl Node {
     /// A snapshot of one pod device: addresses on its peer, and on `lo`.
-    fn read_further(&mut self, ifindex: IfIndex, addresses: &[&str], on_lo: &[&str]) {
+    fn read_internal(&mut self, ifindex: IfIndex, addresses: &[&str], on_lo: &[&str]) {
         let token = self.begin_snapshot();
-        let on_lo = on_lo.iter().map(|address| further(&ip(address), "lo"));
+        let on_lo = on_lo
+            .iter()
+            .map(|address| internal_address(&ip(address), "lo"));
         let snapshot = Snapshot {
             pods: vec![PodAddresses {
-                further: on_lo.collect(),
+                internal: on_lo.collect(),
                 ..pod_addresses(ifindex, addresses)
             }],
             ..Snapshot::default()
@@ -24,9 +26,9 @@ impl Node {
         let own = format!("10.0.1.{ifindex}");
         let snapshot = Snapshot {
             pods: vec![PodAddresses {
-                further: vec![FurtherAddress {
-                    place: FurtherPlace::LocalSilent,
-                    ..further(&ip(address), "lo")
+                internal: vec![InternalAddress {
+                    place: InternalPlace::LocalSilent,
+                    ..internal_address(&ip(address), "lo")
                 }],
                 ..pod_addresses(ifindex, &[&own])
             }],
@@ -55,17 +57,17 @@ impl Node {
 fn address_on_lo_conflicts_with_the_pod_that_has_it() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
-    node.read_further(2, &["10.0.0.2"], &["10.0.0.1"]);
+    node.read_internal(2, &["10.0.0.2"], &["10.0.0.1"]);
     node.expect(["raised 10.0.0.1 duplicate certain: veth1 veth2"]);
-    node.read_further(2, &["10.0.0.2"], &[]);
+    node.read_internal(2, &["10.0.0.2"], &[]);
     node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(address_removed)"]);
 }
 
 #[test]
 fn shared_address_on_lo_of_several_pods_is_no_conflict() {
     let mut node = Node::with_pods(3);
-    node.read_further(1, &["10.0.0.1"], &["10.0.0.9"]);
-    node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
+    node.read_internal(1, &["10.0.0.1"], &["10.0.0.9"]);
+    node.read_internal(2, &["10.0.0.2"], &["10.0.0.9"]);
     assert!(node.conflict_events().is_empty());
     // Both pods answer for it as soon as a third one uses it.
     node.address(3, "10.0.0.9");
@@ -77,7 +79,7 @@ fn address_on_lo_does_not_conflict_with_the_node() {
     let mut node = Node::with_pods(1);
     node.link(uplink(9));
     node.host(9, "10.96.0.1");
-    node.read_further(1, &["10.0.0.1"], &["10.96.0.1"]);
+    node.read_internal(1, &["10.0.0.1"], &["10.96.0.1"]);
     assert!(node.conflict_events().is_empty());
     node.frame(1, "10.96.0.1");
     node.expect(["raised 10.96.0.1 host certain: node/eth9 veth1 -> eth9"]);
@@ -86,9 +88,9 @@ fn address_on_lo_does_not_conflict_with_the_node() {
 /// Two routed pods have 10.0.0.9 on `lo`, and a third pod.
 fn anycast() -> Node {
     let mut node = Node::with_pods(3);
-    node.read_further(1, &["10.0.0.1"], &["10.0.0.9"]);
-    node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
-    node.read_further(3, &["10.0.0.3"], &[]);
+    node.read_internal(1, &["10.0.0.1"], &["10.0.0.9"]);
+    node.read_internal(2, &["10.0.0.2"], &["10.0.0.9"]);
+    node.read_internal(3, &["10.0.0.3"], &[]);
     node
 }
 
@@ -157,8 +159,8 @@ fn address_of_another_on_lo_hides_no_frames() {
 #[test]
 fn address_on_lo_and_on_the_device_is_not_shared() {
     let mut node = Node::with_pods(2);
-    node.read_further(1, &["10.0.0.9"], &["10.0.0.9"]);
-    node.read_further(2, &["10.0.0.2"], &["10.0.0.9"]);
+    node.read_internal(1, &["10.0.0.9"], &["10.0.0.9"]);
+    node.read_internal(2, &["10.0.0.2"], &["10.0.0.9"]);
     node.expect(["raised 10.0.0.9 duplicate certain: veth1 veth2"]);
     // A static entry of the node is not the pod's doing.
     let mut node = anycast();
@@ -186,7 +188,7 @@ fn frames_of_an_address_on_lo_do_not_expire() {
     node.wait_secs(5000);
     assert_eq!(node.claims("10.0.0.9"), ["veth1"]);
     // Removed on `lo`, the frame is over as well.
-    node.read_further(1, &["10.0.0.1"], &[]);
+    node.read_internal(1, &["10.0.0.1"], &[]);
     assert!(node.claims("10.0.0.9").is_empty());
 }
 
@@ -219,10 +221,10 @@ fn namespace_is_read_after_each_change_within_its_budget() {
 }
 
 #[test]
-fn removed_device_takes_its_further_addresses_along() {
+fn removed_device_takes_its_internal_addresses_along() {
     let mut node = Node::with_pods(2);
     node.address(1, "10.0.0.1");
-    node.read_further(2, &["10.0.0.2"], &["10.0.0.1"]);
+    node.read_internal(2, &["10.0.0.2"], &["10.0.0.1"]);
     node.conflict_events();
     node.remove_link(2);
     node.expect(["resolved 10.0.0.1 duplicate certain: veth1 left veth2(device_removed)"]);
@@ -241,7 +243,7 @@ fn address_beyond_the_bound_on_lo_conflicts_with_an_earlier_pod() {
     let many = many();
     let on_lo: Vec<_> = many.iter().map(String::as_str).collect();
     node.address(1, on_lo[1400]);
-    node.read_further(2, &["10.0.0.2"], &on_lo);
+    node.read_internal(2, &["10.0.0.2"], &on_lo);
     node.expect(["raised 10.1.5.120 duplicate certain: veth1 veth2"]);
     assert!(node.engine.view().addresses().len() <= 1027);
 }
@@ -251,11 +253,11 @@ fn address_beyond_the_bound_on_lo_conflicts_with_a_later_pod() {
     let mut node = Node::with_pods(2);
     let many = many();
     let on_lo: Vec<_> = many.iter().map(String::as_str).collect();
-    node.read_further(2, &["10.0.0.2"], &on_lo);
+    node.read_internal(2, &["10.0.0.2"], &on_lo);
     node.device_effects();
     node.address(1, on_lo[1400]);
     assert_eq!(node.device_effects(), ["read veth2#2"]);
-    node.read_further(2, &["10.0.0.2"], &on_lo);
+    node.read_internal(2, &["10.0.0.2"], &on_lo);
     node.expect(["raised 10.1.5.120 duplicate certain: veth1 veth2"]);
     node.remove_link(2);
     node.address(1, on_lo[1401]);
@@ -268,13 +270,13 @@ fn addresses_on_lo_that_a_snapshot_omits_are_counted() {
     let token = node.begin_snapshot();
     let snapshot = Snapshot {
         pods: vec![PodAddresses {
-            lacks_further: true,
+            is_missing_internal: true,
             ..pod_addresses(1, &["10.0.0.1"])
         }],
         ..Snapshot::default()
     };
     node.finish_device_snapshot(token, 1, snapshot);
     assert_eq!(node.engine.view().drop_counters().claims, 1);
-    let is_named = |effect: &Effect| matches!(effect, Effect::BoundReached(reached) if reached.bound == BoundKind::FurtherAddresses);
+    let is_named = |effect: &Effect| matches!(effect, Effect::BoundReached(reached) if reached.bound == BoundKind::InternalAddresses);
     assert!(node.effects.iter().any(is_named));
 }
