@@ -314,19 +314,16 @@ impl CniConfig {
 
     /// flannel delegates to `bridge` with `host-local`, for the subnet that flanneld leased.
     fn add_flannel(&mut self, value: &Value, network: &str, is_first: bool) {
-        let mut ipam = value.get("ipam").cloned().unwrap_or_default();
-        if let Value::Null = ipam {
-            ipam = Value::Object(serde_json::Map::new());
-        }
+        let configured = value.get("ipam").unwrap_or(&Value::Null);
+        let mut ipam = configured.as_object().cloned().unwrap_or_default();
+        ipam.insert("type".to_owned(), "host-local".into());
         let plugin = value
             .get("delegate")
             .and_then(|d| text(d, "type"))
             .unwrap_or("bridge")
             .to_owned();
         let file = text(value, "subnetFile").unwrap_or(FLANNEL_SUBNET);
-        if ranges(&ipam).is_empty()
-            && let Some(ipam) = ipam.as_object_mut()
-        {
+        if ranges(configured).is_empty() {
             match flannel_subnets(Path::new(file)) {
                 Ok(subnets) => {
                     let subnets = subnets.into_iter();
@@ -338,7 +335,7 @@ impl CniConfig {
                 Err(error) => self.problems.push(format!("{file} {error}")),
             }
         }
-        self.add_ipam(value, &ipam, network, &plugin, is_first);
+        self.add_ipam(value, &ipam.into(), network, &plugin, is_first);
     }
 }
 

@@ -113,6 +113,12 @@ mod tests {
                 Some("/var/lib/cni/networks"),
             ),
             (
+                "cbr0",
+                json!({"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true}}),
+                &[HostLocal],
+                Some("/var/lib/cni/networks"),
+            ),
+            (
                 "antrea",
                 json!({"type": "antrea", "ipam": host_local}),
                 &[HostLocal],
