@@ -163,9 +163,17 @@ pub struct RunArgs {
     #[arg(long, env = "IPCONFLICT_EXPORT_CLAIMS", help_heading = heading::HTTP, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub export_claims: bool,
 
-    /// Directory that preserves open conflicts and undelivered events across restarts.
+    /// Directory that preserves open conflicts, undelivered events and the history across restarts.
     #[arg(long, value_name = "DIR", env = "IPCONFLICT_STATE_DIR", help_heading = heading::STATE)]
     pub state_dir: Option<PathBuf>,
+
+    /// How many ended conflicts and anomalies the history in --state-dir keeps, at most 100000.
+    #[arg(long, value_name = "N", env = "IPCONFLICT_HISTORY_ENTRIES", help_heading = heading::STATE, default_value = "10000", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub history_entries: u32,
+
+    /// How long the history in --state-dir keeps them, at most 366d.
+    #[arg(long, value_name = "TIME", env = "IPCONFLICT_HISTORY_AGE", help_heading = heading::STATE, default_value = "30d", value_parser = parse_duration)]
+    pub history_age: Duration,
 
     /// Detection across nodes.
     #[command(flatten)]
@@ -259,6 +267,11 @@ pub struct CheckArgs {
     /// Only ask the agent whether it is ready: exit code 0 if it is, else 2.
     #[arg(long, env = "IPCONFLICT_READINESS", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
     pub readiness: bool,
+
+    /// Show the newest conflicts and anomalies that ended instead, as the agent knows them: exit code 0, or 2 if the history could not
+    /// be read.
+    #[arg(long, env = "IPCONFLICT_HISTORY", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub history: bool,
 
     /// Exit with 1 for anomalies as well, such as IPAM drift.
     #[arg(long, env = "IPCONFLICT_STRICT", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]

@@ -4,7 +4,7 @@ use detector_event::{AnomalyData, ConflictData, PartReport, Role, State};
 use serde::Deserialize;
 
 /// What is open on a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Overview {
     /// The node's name.
     pub node: String,

@@ -22,7 +22,7 @@ use std::{
 use bytes::Bytes;
 use detector_event::{
     AnomalyData, ClaimData, ConflictData, SubjectId,
-    answers::{AnomalyList, ClaimList, ConflictList, OneAnomaly, OneConflict},
+    answers::{AnomalyList, ClaimList, ConflictList, HistoryList, OneAnomaly, OneConflict},
 };
 use http_body_util::Empty;
 use hyper::{
@@ -294,13 +294,25 @@ impl Connection<'_> {
         Ok(open.claims)
     }
 
-    /// A conflict with its timeline; `None` if it is over.
+    /// The newest conflicts and anomalies that ended, at most `limit`; all or those of an address.
+    pub async fn history(
+        &mut self,
+        address: Option<IpAddr>,
+        limit: usize,
+    ) -> Result<HistoryList, ClientError> {
+        let address = address.map(|address| format!("&address={address}"));
+        let address = address.unwrap_or_default();
+        self.list(&format!("/api/v1/history?limit={limit}{address}"))
+            .await
+    }
+
+    /// A conflict with its timeline; `None` if it is not known.
     pub async fn conflict(&mut self, id: SubjectId) -> Result<Option<ConflictData>, ClientError> {
         let one: Option<OneConflict> = self.one(&format!("/api/v1/conflicts/{id}")).await?;
         Ok(one.map(|one| one.conflict))
     }
 
-    /// An anomaly with its timeline; `None` if it is over.
+    /// An anomaly with its timeline; `None` if it is not known.
     pub async fn anomaly(&mut self, id: SubjectId) -> Result<Option<AnomalyData>, ClientError> {
         let one: Option<OneAnomaly> = self.one(&format!("/api/v1/anomalies/{id}")).await?;
         Ok(one.map(|one| one.anomaly))

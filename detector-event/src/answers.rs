@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AnomalyData, ClaimData, ConflictData, WallTime};
+use crate::{AnomalyData, ClaimData, ConflictData, WallTime, row::Item};
 
 /// What each answer begins with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub struct ConflictList {
     pub head: AnswerHead,
     /// The active ones that the parameters select, the one raised first at the front.
     pub conflicts: Vec<ConflictData>,
-    /// Those of the last 50 resolved ones that the parameters select, newest first; on the last page.
+    /// Those of the newest 50 of the history that the parameters select, newest first; on the last page.
     pub resolved: Vec<ConflictData>,
     /// What each list ends with.
     #[serde(flatten)]
@@ -66,6 +66,20 @@ pub struct ClaimList {
     pub head: AnswerHead,
     /// Those that the parameters select.
     pub claims: Vec<ClaimData>,
+    /// What each list ends with.
+    #[serde(flatten)]
+    pub end: AnswerEnd,
+}
+
+/// Conflicts and anomalies that ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HistoryList {
+    /// What each answer begins with.
+    #[serde(flatten)]
+    pub head: AnswerHead,
+    /// Those that the parameters select, the one that ended last at the front.
+    pub history: Vec<Item>,
     /// What each list ends with.
     #[serde(flatten)]
     pub end: AnswerEnd,

@@ -58,6 +58,18 @@ impl fmt::Display for SubjectId {
     }
 }
 
+impl From<u128> for SubjectId {
+    fn from(id: u128) -> Self {
+        Self(id)
+    }
+}
+
+impl From<SubjectId> for u128 {
+    fn from(id: SubjectId) -> Self {
+        id.0
+    }
+}
+
 impl From<ConflictId> for SubjectId {
     fn from(id: ConflictId) -> Self {
         Self(id.0)

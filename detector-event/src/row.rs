@@ -2,9 +2,13 @@
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::{AnomalyData, ClaimantData, ConflictData, Guidance, SubjectId, clean, text};
+use super::{
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId, clean,
+    text,
+};
 use crate::WallTime;
 
 /// Width between two names.
@@ -13,12 +17,27 @@ const SPACING: usize = 2;
 const SHORTEST_NAME: usize = 12;
 
 /// A conflict or an anomaly.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Finding")
+)]
 pub enum Item {
     /// A conflict.
     Conflict(Box<ConflictData>),
     /// An anomaly.
     Anomaly(Box<AnomalyData>),
+}
+
+impl From<&AnyEvent> for Item {
+    fn from(event: &AnyEvent) -> Self {
+        match event {
+            AnyEvent::Conflict(event) => Self::Conflict(Box::new(event.data.clone())),
+            AnyEvent::Anomaly(event) => Self::Anomaly(Box::new(event.data.clone())),
+        }
+    }
 }
 
 impl Item {
@@ -80,11 +99,16 @@ impl Item {
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         // Serialising these types cannot fail.
-        let json = match self {
-            Self::Conflict(conflict) => serde_json::to_value(conflict),
-            Self::Anomaly(anomaly) => serde_json::to_value(anomaly),
-        };
-        json.unwrap_or_default()
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// Why it came about, if that is known.
+    #[must_use]
+    pub fn diagnosis(&self) -> Option<&DiagnosisData> {
+        match self {
+            Self::Conflict(conflict) => conflict.diagnosis.as_deref(),
+            Self::Anomaly(anomaly) => anomaly.diagnosis.as_deref(),
+        }
     }
 
     /// The name of its kind.

@@ -13,7 +13,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     AnomalyEvent, ContractName, Event, WallTime,
-    answers::{AnomalyList, ClaimList, ConflictList, ErrorAnswer, OneAnomaly, OneConflict},
+    answers::{
+        AnomalyList, ClaimList, ConflictList, ErrorAnswer, HistoryList, OneAnomaly, OneConflict,
+    },
 };
 
 /// The ID of a conflict or an anomaly.
@@ -85,6 +87,7 @@ pub fn schemas() -> Map<String, Value> {
     generator.subschema_for::<ConflictList>();
     generator.subschema_for::<AnomalyList>();
     generator.subschema_for::<ClaimList>();
+    generator.subschema_for::<HistoryList>();
     generator.subschema_for::<OneConflict>();
     generator.subschema_for::<OneAnomaly>();
     generator.subschema_for::<ErrorAnswer>();

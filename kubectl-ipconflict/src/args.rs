@@ -40,6 +40,11 @@ pub enum Command {
         /// Only those of this address.
         address: Option<IpAddr>,
     },
+    /// Show the conflicts and anomalies that ended, newest first, with their causes. Exit code 0, or 2 if an agent could not be asked.
+    History {
+        /// Only those of this address.
+        address: Option<IpAddr>,
+    },
     /// Write a shell's completions to stdout.
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory.

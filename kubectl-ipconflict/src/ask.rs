@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use ::kube::{Api, Client};
 use detector_client::{AgentStatus, Client as AgentClient, ClientError, Overview, Timelines};
-use detector_event::ClaimData;
+use detector_event::{ClaimData, answers::HistoryList};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::timeout;
@@ -24,6 +24,8 @@ pub(super) struct AgentAnswer {
     pub(super) status: AgentStatus,
     /// The claims of the address that was asked for.
     pub(super) claims: Vec<ClaimData>,
+    /// What ended, if that was asked for.
+    pub(super) history: Option<HistoryList>,
 }
 
 /// What to ask each agent for.
@@ -35,6 +37,8 @@ pub(super) enum Question {
     Address(IpAddr),
     /// Why they are there: all, or those of an address.
     Why(Option<IpAddr>, Timelines),
+    /// What ended, all or that of an address; at most so many of each node.
+    Ended(Option<IpAddr>, usize),
 }
 
 /// A node whose agent was asked.
@@ -105,6 +109,7 @@ async fn ask(
     let exchange = async {
         let mut connection = agent_client.connect_over(stream).await?;
         let mut claims = Vec::new();
+        let mut history = None;
         let (overview, status) = match question {
             Question::Open => (connection.overview(None).await?, connection.status().await?),
             Question::Address(address) => {
@@ -114,11 +119,16 @@ async fn ask(
                 (overview, status)
             }
             Question::Why(address, timelines) => connection.explained(address, timelines).await?,
+            Question::Ended(address, limit) => {
+                history = Some(connection.history(address, limit).await?);
+                (Overview::default(), connection.status().await?)
+            }
         };
         Ok(AgentAnswer {
             overview,
             status,
             claims,
+            history,
         })
     };
     let refused = async {

@@ -10,6 +10,7 @@ pub mod args;
 mod ask;
 mod conflicts;
 mod explain;
+mod history;
 mod report;
 mod who_has;
 
@@ -90,7 +91,8 @@ pub fn run(cli: &Cli) -> Result<u8, PluginError> {
             packaging::write_manual::<Cli>(args)?;
             return Ok(0);
         }
-        Some(Command::WhoHas { .. } | Command::Explain { .. }) | None => {}
+        Some(Command::WhoHas { .. } | Command::Explain { .. } | Command::History { .. }) | None => {
+        }
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -103,8 +105,11 @@ pub fn run(cli: &Cli) -> Result<u8, PluginError> {
             (report.text(colour), report.exit_code())
         }
         (Output::Json, Err(error)) => {
-            let document: Value =
-                serde_json::json!({ "error": error.to_string(), "conflicts": null });
+            let list = match cli.command {
+                Some(Command::History { .. }) => "history",
+                _ => "conflicts",
+            };
+            let document: Value = serde_json::json!({ "error": error.to_string(), list: null });
             writeln!(io::stdout().lock(), "{document:#}")?;
             return Err(error);
         }
@@ -132,12 +137,14 @@ async fn ask(cli: &Cli) -> Result<Box<dyn Report>, PluginError> {
             };
             Question::Why(address, timelines)
         }
+        Some(Command::History { address }) => Question::Ended(address, history::limit(args.output)),
         _ => Question::Open,
     };
     let asked = ask::ask_all(&client, &agent, &agents, question, args).await;
     Ok(match question {
         Question::Address(address) => Box::new(who_has::WhoHas::new(address, asked)),
         Question::Why(..) => Box::new(explain::Explained::new(asked)),
+        Question::Ended(..) => Box::new(history::Ended::new(asked)),
         Question::Open => Box::new(conflicts::Conflicts::new(asked)),
     })
 }

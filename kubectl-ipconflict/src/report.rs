@@ -25,25 +25,30 @@ impl ClusterAnswers {
         self.nodes.len() + self.nodes_without.len()
     }
 
-    /// Why conflicts may exist that are not known, with the nodes that each reason applies to.
-    pub(super) fn gaps(&self) -> BTreeMap<String, Vec<&str>> {
-        let mut gaps: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    /// The nodes without an answer, by the reason.
+    pub(super) fn unanswered(&self) -> BTreeMap<String, Vec<&str>> {
+        let mut unanswered: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for NodeAnswer { agent, answer } in &self.nodes {
-            let reasons = match answer {
-                Err(reason) => vec![format!("could not be asked: {reason}")],
-                Ok(answer) => {
-                    // A node without pods is no gap; a cluster without pods is one.
-                    let gaps = answer.status.gaps().into_iter();
-                    gaps.map(|gap| gap.reason).collect()
-                }
-            };
-            for reason in reasons {
-                gaps.entry(reason).or_default().push(&agent.node);
+            if let Err(reason) = answer {
+                let reason = format!("could not be asked: {reason}");
+                unanswered.entry(reason).or_default().push(&agent.node);
             }
         }
         for node in &self.nodes_without {
             let reason = "no agent runs there".to_owned();
-            gaps.entry(reason).or_default().push(node);
+            unanswered.entry(reason).or_default().push(node);
+        }
+        unanswered
+    }
+
+    /// Why conflicts may exist that are not known, with the nodes that each reason applies to.
+    pub(super) fn gaps(&self) -> BTreeMap<String, Vec<&str>> {
+        let mut gaps = self.unanswered();
+        for NodeAnswer { agent, answer } in &self.nodes {
+            // A node without pods is no gap; a cluster without pods is one.
+            for gap in answer.iter().flat_map(|answer| answer.status.gaps()) {
+                gaps.entry(gap.reason).or_default().push(&agent.node);
+            }
         }
         if self.answered() > 0 && self.devices() == 0 {
             let answered = self.nodes.iter().filter(|node| node.answer.is_ok());
@@ -112,23 +117,13 @@ impl ClusterAnswers {
 
     /// One line for each gap, and for what else does not work.
     pub(super) fn append_gaps(&self, text: &mut String) {
-        let mut line = |what: &str, nodes: &[&str], reason: &str| {
-            let count = counted(nodes.len(), "node", "nodes");
-            let nodes = nodes.join(", ");
-            // Writing to a string does not fail, here and below.
-            let _ = writeln!(
-                text,
-                "{what}: {count} ({}): {}",
-                clean(&nodes),
-                clean(reason)
-            );
-        };
-        for (reason, nodes) in self.gaps() {
-            line("incomplete", &nodes, &reason);
-        }
-        for (reason, nodes) in self.impaired() {
-            line("not working", &nodes, &reason);
-        }
+        append_reasons(text, "incomplete", &self.gaps());
+        append_reasons(text, "not working", &self.impaired());
+        self.append_nodes_unknown(text);
+    }
+
+    /// A line if nodes without an agent are not known.
+    pub(super) fn append_nodes_unknown(&self, text: &mut String) {
         if let Some(reason) = &self.nodes_unknown {
             let _ = writeln!(
                 text,
@@ -153,9 +148,13 @@ impl ClusterAnswers {
 
     /// The nodes, and what is not known.
     pub(super) fn json(&self) -> Value {
+        self.json_with(self.gaps())
+    }
+
+    /// The same with these gaps.
+    pub(super) fn json_with(&self, gaps: BTreeMap<String, Vec<&str>>) -> Value {
         let nodes: Vec<Value> = self.nodes.iter().map(node_json).collect();
-        let incomplete: Vec<Value> = self
-            .gaps()
+        let incomplete: Vec<Value> = gaps
             .into_iter()
             .map(|(reason, nodes)| json!({ "reason": reason, "nodes": nodes }))
             .collect();
@@ -166,6 +165,21 @@ impl ClusterAnswers {
             "nodes_unknown_because": self.nodes_unknown,
             "incomplete": incomplete,
         })
+    }
+}
+
+/// One line for each reason, with its nodes.
+pub(super) fn append_reasons(text: &mut String, what: &str, reasons: &BTreeMap<String, Vec<&str>>) {
+    for (reason, nodes) in reasons {
+        let count = counted(nodes.len(), "node", "nodes");
+        let nodes = nodes.join(", ");
+        // Writing to a string does not fail, here and below.
+        let _ = writeln!(
+            text,
+            "{what}: {count} ({}): {}",
+            clean(&nodes),
+            clean(reason)
+        );
     }
 }
 

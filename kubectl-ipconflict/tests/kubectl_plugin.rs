@@ -228,6 +228,54 @@ fn conflicts_of_all_nodes_are_listed_and_an_address_is_explained() {
 }
 
 #[test]
+fn history_of_all_nodes_is_listed_newest_first() {
+    let mut cluster = Cluster::new(&["n1", "n2"]);
+    let none = cluster.run(&["history"]);
+    assert_eq!(none.code().unwrap(), 0, "{none:?}");
+    assert_shows(
+        &none,
+        &["no ended conflict or anomaly is known; 2 of 2 nodes asked\n"],
+    );
+    // One ends after the other.
+    for (index, address) in ["10.244.2.10", "10.244.2.11"].into_iter().enumerate() {
+        let specs =
+            ["vetha", "vethb"].map(|name| PodSpec::new(name).address(format!("{address}/32")));
+        let mut pods = cluster.node(index).add_pods(&specs).unwrap();
+        cluster.agent(index).wait_raised(address).unwrap();
+        pods.pop().unwrap().delete().unwrap();
+        cluster.wait_answer(index, "/api/v1/history", |answer| {
+            answer["history"][0]["address"] == address
+        });
+    }
+    let table = cluster.run(&["history"]);
+    assert_eq!(table.code().unwrap(), 0, "{table:?}");
+    assert_shows(
+        &table,
+        &[
+            "2 ended conflicts, 0 ended anomalies; 2 of 2 nodes asked\n",
+            "CAUSE",
+        ],
+    );
+    let (code, document) = cluster.json(&["history"]);
+    assert_eq!(code, 0);
+    let entries = document["history"].as_array().unwrap().iter();
+    let entries: Vec<_> = entries.map(|e| json!([e["address"], e["node"]])).collect();
+    let expected = [["10.244.2.11", "n2"], ["10.244.2.10", "n1"]];
+    assert_eq!(json!(entries), json!(expected));
+    let (_, document) = cluster.json(&["history", "10.244.2.10"]);
+    assert_eq!(document["history"].as_array().unwrap().len(), 1);
+    assert_eq!(document["has_older"], false);
+    // What an agent that is gone knew is missing.
+    cluster.nodes[1].1.kill().unwrap();
+    let part = cluster.run(&["history"]);
+    assert_eq!(part.code().unwrap(), 2, "{part:?}");
+    assert_shows(
+        &part,
+        &["1 of 2 nodes asked\nincomplete: 1 node (n2): could not be asked"],
+    );
+}
+
+#[test]
 fn address_on_several_nodes_is_contested() {
     let cluster = Cluster::new(&["n1", "n2"]);
     let mut pods = Vec::new();

@@ -32,7 +32,7 @@ use crate::{
         netlink::{DeviceSelector, OpenError, PatternError},
         worker::KernelWorker,
     },
-    persist::{Restored, store::Store},
+    persist::{Persistence, Restored, history::HistorySink, store::Store},
     pods::{self, PodDirectory, PodLookups, PodResolver, PodSources},
     process::{
         descriptors,
@@ -122,6 +122,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let health = Arc::new(Health::default());
     // Opened once, and shared by everything that persists.
     let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
+    let history = Arc::new(options::history(args));
     let (senders, sinks) = Senders::start(
         &args.sinks,
         store.as_ref(),
@@ -157,7 +158,6 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
     reporter.add_sink(Box::new(diagnosis));
     let feed = sinks::EventFeed::default();
-    reporter.add_sink(Box::new(feed.clone()));
     for sink in sinks {
         reporter.add_sink(sink);
     }
@@ -172,13 +172,32 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         posting
     });
     let fleet_store = store.clone();
-    let persistence = restart::restore(store, args.claim_ttl, &health, &metrics)?;
+    let persistence = restart::restore(
+        store,
+        Arc::clone(&history),
+        args.claim_ttl,
+        &health,
+        &metrics,
+    )?;
     // Until here an error is all that is written.
     info!(node, version = env!("CARGO_PKG_VERSION"), "starting");
-    let (persistence, persistence_thread, restored) = match persistence {
-        Some((handle, thread, restored)) => (Some(handle), Some(thread), restored),
-        None => (None, None, Restored::default()),
+    let (persistence, persistence_thread, history_sink, restored) = match persistence {
+        Some((persistence, thread)) => {
+            let Persistence {
+                handle,
+                sink,
+                restored,
+            } = persistence;
+            (Some(handle), Some(thread), sink, restored)
+        }
+        None => {
+            let sink = HistorySink::in_memory(Arc::clone(&history));
+            (None, None, sink, Restored::default())
+        }
     };
+    reporter.add_sink(Box::new(history_sink));
+    // After the history: whoever reads that something ended finds it there.
+    reporter.add_sink(Box::new(feed.clone()));
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
     let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;
     let (pool_reads, requested_pools) = tokio::sync::mpsc::unbounded_channel();
@@ -245,12 +264,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     };
     let worker = threads::spawn("kernel-worker", move || worker.run(&jobs, emit))
         .map_err(AgentError::Start)?;
-    let history = Arc::new(PoolHistory::default());
+    let pool_history = Arc::new(PoolHistory::default());
     let ipam = {
         let handle = handle.clone();
-        let history = Arc::clone(&history);
+        let pool_history = Arc::clone(&pool_history);
         let emit = move |update| {
-            history.note(&update);
+            pool_history.note(&update);
             handle.send(LoopMessage::Pool(update))
         };
         let (settings, kube) = (args.common.ipam.clone(), kube.clone());
@@ -259,7 +278,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let watched = Watched {
         pods: Arc::clone(&pods),
         plugins,
-        pools: history,
+        pools: pool_history,
         blocks: ipam.blocks(),
     };
     // Not joined: it only reads, and ends when the event loop has.
@@ -285,6 +304,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         explanations: Arc::clone(&explanations),
         inbox: handle.clone(),
         feed,
+        history,
         export_claims: args.export_claims && args.metrics_detail,
     })?;
     let diagnosed = handle.clone();

@@ -9,6 +9,10 @@ use crate::{
     cli::RunArgs,
     http,
     observe::ebpf::EbpfOptions,
+    persist::{
+        history::{History, HistoryBounds},
+        store::Store,
+    },
     pods::PathSetting,
     process::{instance::Instance, logging, node},
     sinks::lines::Lines,
@@ -38,6 +42,20 @@ pub(super) fn http(args: &RunArgs, instance: &Instance) -> http::Options {
         token_file: args.http_token_file.clone(),
         tls_chain: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),
+    }
+}
+
+/// The history, stored with `--state-dir`.
+pub(super) fn history(args: &RunArgs) -> History {
+    match &args.state_dir {
+        Some(directory) => {
+            let bounds = HistoryBounds {
+                entries: args.history_entries as usize,
+                age: args.history_age,
+            };
+            History::stored(Store::history_at(directory), bounds)
+        }
+        None => History::default(),
     }
 }
 

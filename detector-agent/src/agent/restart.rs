@@ -1,4 +1,4 @@
-//! Open conflicts and anomalies across a restart: restored at the start, stored from then on.
+//! Open conflicts and anomalies, and those that ended, across a restart: restored at the start, stored from then on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::AgentError;
 use crate::{
     health::Health,
     metrics::Metrics,
-    persist::{self, PersistenceHandle, PersistenceThread, Restored, store::Store},
+    persist::{self, Persistence, PersistenceThread, history::History, store::Store},
 };
 
 /// The longest time between two writes of evidence seen only in frames.
@@ -19,21 +19,23 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// `--state-dir`.
 pub(super) fn restore(
     store: Option<Arc<Store>>,
+    history: Arc<History>,
     claim_ttl: Duration,
     health: &Health,
     metrics: &Arc<Metrics>,
-) -> Result<Option<(PersistenceHandle, PersistenceThread, Restored)>, AgentError> {
+) -> Result<Option<(Persistence, PersistenceThread)>, AgentError> {
     let Some(store) = store else {
         return Ok(None);
     };
     let part = health.part(Role::Sink, "state");
     // Evidence seen only in frames must not look expired to the next run.
     let refresh = (claim_ttl / 4).min(REFRESH);
-    let (handle, thread, restored) =
-        persist::start(store, refresh, part, metrics).map_err(AgentError::Start)?;
-    if !restored.conflicts.is_empty() {
-        let conflicts = counted(restored.conflicts.len(), "open conflict", "open conflicts");
+    let (persistence, thread) =
+        persist::start(store, history, refresh, part, metrics).map_err(AgentError::Start)?;
+    let open = persistence.restored.conflicts.len();
+    if open > 0 {
+        let conflicts = counted(open, "open conflict", "open conflicts");
         info!("restored {conflicts} from the previous run");
     }
-    Ok(Some((handle, thread, restored)))
+    Ok(Some((persistence, thread)))
 }

@@ -91,7 +91,7 @@ pub(super) fn readiness(args: &AgentArgs) -> Result<Result<String, String>, Chec
     })
 }
 
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

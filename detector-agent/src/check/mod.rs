@@ -1,7 +1,8 @@
 //! `check`: prints the conflicts and anomalies that the agent on this node knows. If none answers, it looks at the kernel
-//! state once, and names what such a look cannot see.
+//! state once, and names what such a look cannot see. With `--history` it prints what ended.
 
 pub(crate) mod agent;
+mod history;
 mod own_look;
 mod report;
 
@@ -24,6 +25,9 @@ pub enum CheckError {
     /// The settings for the agent are invalid.
     #[error(transparent)]
     Agent(ClientError),
+    /// With `--url none`.
+    #[error("only an agent knows what ended, and none was asked (--url none)")]
+    NoHistory,
     /// Neither the agent nor the kernel could be read.
     #[error("{look}; {agent}")]
     Neither {
@@ -53,14 +57,15 @@ pub enum CheckError {
 }
 
 /// Prints what is known about the node. Returns the exit code: 0 for no conflicts, 1 for conflicts, 2 if no conflict is known
-/// but the agent or the look does not see everything that it should.
+/// but the agent or the look does not see everything that it should. With `--history` it is 0.
 ///
 /// # Errors
 /// If the check has no result (exit code 2). The output is a complete JSON document in this case too, if JSON was requested.
 pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
     let result = check_and_print(args);
     if let (Err(error), CheckFormat::Json) = (&result, args.format) {
-        let document = serde_json::json!({ "error": error.to_string(), "conflicts": null });
+        let list = if args.history { "history" } else { "conflicts" };
+        let document = serde_json::json!({ "error": error.to_string(), list: null });
         writeln!(io::stdout().lock(), "{document:#}")?;
     }
     result
@@ -69,6 +74,11 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
 fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
     if args.readiness {
         return print_readiness(args);
+    }
+    if args.history {
+        let text = history::read(args)?;
+        io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(0);
     }
     let mut findings = find(args)?;
     if findings.devices == Some(0) && !args.allow_no_devices {

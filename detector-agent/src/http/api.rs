@@ -1,4 +1,4 @@
-//! `/api/v1/conflicts`, `/anomalies` and `/claims`: streamed, so that no complete answer is ever held in memory.
+//! `/api/v1/conflicts`, `/anomalies`, `/claims` and `/history`: streamed, so that no complete answer is ever held in memory.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -6,8 +6,10 @@ use detector_engine::{
     Anomaly, AnomalyId, AnomalyKind, Claimant, Conflict, ConflictId, ConflictKind, ListedClaim,
 };
 use detector_event::{
-    AnomalyData, ClaimData, ClaimantData, ConflictData, Moment, PodAnswer, SubjectState,
+    AnomalyData, AnyEvent, ClaimData, ClaimantData, ConflictData, ContractName as _, Moment,
+    PodAnswer, SubjectKind, SubjectState,
     answers::{OneAnomaly, OneConflict},
+    row::Item,
 };
 use hyper::{StatusCode, header};
 use serde::Serialize;
@@ -15,13 +17,14 @@ use tokio::sync::mpsc;
 
 use super::{
     App, Sources,
-    engine_client::{EngineClient, QueryError},
+    engine_client::QueryError,
     list::{ItemKey, List},
     parameters::{Parameters, Position, Supported},
     respond::{JSON, Reply, error, head_only, json, stream, with},
 };
 use crate::{
     metrics::{AddressLabels, ClaimInfo, ClaimSeries},
+    persist::history::{Ended, EndedKey},
     process::clock,
 };
 
@@ -29,6 +32,8 @@ use crate::{
 const CONFLICTS_PER_QUERY: usize = 32;
 const CLAIMS_PER_QUERY: usize = 256;
 const ANOMALIES_PER_QUERY: usize = 128;
+/// Entries per read of the history.
+const ENTRIES_PER_QUERY: usize = 64;
 
 /// Parameters of the conflicts.
 pub(super) const CONFLICT_PARAMETERS: Supported = Supported {
@@ -76,6 +81,34 @@ pub(super) const CLAIM_PARAMETERS: Supported = Supported {
     ],
     kinds: &[],
 };
+/// Parameters of the history.
+pub(super) const HISTORY_PARAMETERS: Supported = Supported {
+    names: &[
+        "kind",
+        "cause",
+        "namespace",
+        "address",
+        "network",
+        "since",
+        "until",
+        "limit",
+        "cursor",
+        "reasons",
+    ],
+    kinds: &HISTORY_KINDS,
+};
+const HISTORY_KINDS: [&str; SubjectKind::ALL.len()] = {
+    let mut kinds = [""; SubjectKind::ALL.len()];
+    let mut at = 0;
+    while at < kinds.len() {
+        kinds[at] = match SubjectKind::ALL[at] {
+            SubjectKind::Conflict(kind) => kind.name(),
+            SubjectKind::Anomaly(kind) => kind.name(),
+        };
+        at += 1;
+    }
+    kinds
+};
 /// Parameters of endpoints that have none.
 const NO_PARAMETERS: Supported = Supported {
     names: &[],
@@ -93,7 +126,7 @@ pub(super) fn no_parameters(query: Option<&str>) -> Result<(), Box<Reply>> {
     Parameters::parse(query, NO_PARAMETERS).map(drop)
 }
 
-/// The active conflicts, and those resolved most recently.
+/// The active conflicts, and those of the history that ended last.
 pub(super) async fn conflicts(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
     let page = match Page::<Conflict>::parse(query, CONFLICT_PARAMETERS) {
         Ok(page) => page,
@@ -109,7 +142,7 @@ pub(super) async fn conflicts(app: Arc<App>, query: Option<&str>, head: bool) ->
         Vec::new()
     };
     answer(app, page, keys, head, |app, page| {
-        let resolved = app.sources.feed.resolved();
+        let resolved = app.sources.history.recent_conflicts();
         let selected = |data: &&ConflictData| page.parameters.selects_conflict(data);
         resolved
             .iter()
@@ -137,6 +170,19 @@ pub(super) async fn anomalies(app: Arc<App>, query: Option<&str>, head: bool) ->
     answer(app, page, keys, head, |_, _| Vec::new())
 }
 
+/// What ended, newest first.
+pub(super) async fn history(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
+    let page = match Page::<Ended>::parse(query, HISTORY_PARAMETERS) {
+        Ok(page) => page,
+        Err(reply) => return *reply,
+    };
+    let keys = match app.history.keys().await {
+        Ok(keys) => keys,
+        Err(e) => return unavailable(e),
+    };
+    answer(app, page, keys, head, |_, _| Vec::new())
+}
+
 /// Every claim, or those that the parameters select.
 pub(super) async fn claims(app: Arc<App>, query: Option<&str>, head: bool) -> Reply {
     let page = match Page::<ListedClaim>::parse(query, CLAIM_PARAMETERS) {
@@ -153,7 +199,7 @@ pub(super) async fn claims(app: Arc<App>, query: Option<&str>, head: bool) -> Re
     answer(app, page, keys, head, |_, _| Vec::new())
 }
 
-/// One conflict, even if it was resolved recently.
+/// One conflict, open or in the history.
 pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply {
     if let Err(reply) = no_parameters(query) {
         return *reply;
@@ -167,18 +213,16 @@ pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply 
         let Some(key) = key.map(ItemKey::from) else {
             return Ok(None);
         };
-        Ok(Conflict::query(&app.engine, &[key]).await?.pop())
+        Ok(Conflict::query(app, &[key]).await?.pop())
     };
     let data = match open.await {
         Ok(Some(conflict)) => Some(conflict.data(&app.sources, &clock::moment())),
         // Looked up after the open ones: it may have been resolved meanwhile.
-        Ok(None) => app
-            .sources
-            .feed
-            .resolved()
-            .iter()
-            .find(|event| event.data.conflict_id == id)
-            .map(|event| event.data.clone()),
+        Ok(None) => match app.history.find(id.into()).await {
+            Ok(Some(AnyEvent::Conflict(ended))) => Some(ended.data.clone()),
+            Ok(_) => None,
+            Err(e) => return unavailable(e),
+        },
         Err(e) => return unavailable(e),
     };
     match data {
@@ -190,7 +234,7 @@ pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply 
     }
 }
 
-/// One open anomaly.
+/// One anomaly, open or in the history.
 pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
     if let Err(reply) = no_parameters(query) {
         return *reply;
@@ -198,23 +242,31 @@ pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
     let Ok(id) = AnomalyId::try_from(id.to_owned()) else {
         return not_found("anomaly");
     };
-    match app.engine.anomalies(&[id]).await {
-        Ok(found) => match found.first() {
-            Some(anomaly) => {
-                let head = app.sources.head();
-                let anomaly = anomaly.data(&app.sources, &clock::moment());
-                json(StatusCode::OK, &OneAnomaly { head, anomaly })
-            }
-            None => not_found("anomaly"),
+    let open = match app.engine.anomalies(&[id]).await {
+        Ok(mut found) => found.pop(),
+        Err(e) => return unavailable(e),
+    };
+    let data = match open {
+        Some(anomaly) => Some(anomaly.data(&app.sources, &clock::moment())),
+        None => match app.history.find(id.into()).await {
+            Ok(Some(AnyEvent::Anomaly(ended))) => Some(ended.data.clone()),
+            Ok(_) => None,
+            Err(e) => return unavailable(e),
         },
-        Err(e) => unavailable(e),
+    };
+    match data {
+        Some(anomaly) => {
+            let head = app.sources.head();
+            json(StatusCode::OK, &OneAnomaly { head, anomaly })
+        }
+        None => not_found("anomaly"),
     }
 }
 
 fn not_found(what: &str) -> Reply {
     error(
         StatusCode::NOT_FOUND,
-        &format!("no {what} with this ID is open or was resolved recently"),
+        &format!("no {what} with this ID is open or in the history"),
     )
 }
 
@@ -277,9 +329,7 @@ async fn write<L: Listed>(
     let mut room = page.parameters.limit.unwrap_or(usize::MAX);
     for chunk in keys.chunks(L::PER_QUERY) {
         let moment = clock::moment();
-        let found = L::query(&app.engine, chunk)
-            .await
-            .map_err(|_| Interrupted)?;
+        let found = L::query(app, chunk).await.map_err(|_| Interrupted)?;
         // How many items of the current key came before.
         let mut before = 0;
         let mut previous = None;
@@ -362,7 +412,7 @@ trait Listed: Sized + Send + Sync {
 
     /// The items of these keys, in the order of their keys.
     fn query(
-        engine: &EngineClient,
+        app: &App,
         keys: &[Self::Key],
     ) -> impl Future<Output = Result<Vec<Self>, QueryError>> + Send;
 
@@ -389,14 +439,11 @@ impl Listed for Conflict {
     const LAST: Option<&'static str> = Some("resolved");
     const PER_QUERY: usize = CONFLICTS_PER_QUERY;
 
-    async fn query(
-        engine: &EngineClient,
-        keys: &[ItemKey<ConflictId>],
-    ) -> Result<Vec<Self>, QueryError> {
+    async fn query(app: &App, keys: &[ItemKey<ConflictId>]) -> Result<Vec<Self>, QueryError> {
         let mut addresses: Vec<_> = keys.iter().map(|key| key.address).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let mut found = engine.conflicts(&addresses).await?;
+        let mut found = app.engine.conflicts(&addresses).await?;
         found.retain(|conflict| keys.contains(&conflict.key()));
         found.sort_by_key(Listed::key);
         Ok(found)
@@ -438,12 +485,9 @@ impl Listed for Anomaly {
     const LIST: &'static str = "anomalies";
     const PER_QUERY: usize = ANOMALIES_PER_QUERY;
 
-    async fn query(
-        engine: &EngineClient,
-        keys: &[ItemKey<AnomalyId>],
-    ) -> Result<Vec<Self>, QueryError> {
+    async fn query(app: &App, keys: &[ItemKey<AnomalyId>]) -> Result<Vec<Self>, QueryError> {
         let ids: Vec<_> = keys.iter().map(|key| key.id).collect();
-        let mut found = engine.anomalies(&ids).await?;
+        let mut found = app.engine.anomalies(&ids).await?;
         found.sort_by_key(Listed::key);
         Ok(found)
     }
@@ -478,8 +522,8 @@ impl Listed for ListedClaim {
     const LIST: &'static str = "claims";
     const PER_QUERY: usize = CLAIMS_PER_QUERY;
 
-    async fn query(engine: &EngineClient, keys: &[IpAddr]) -> Result<Vec<Self>, QueryError> {
-        engine.claims(keys).await
+    async fn query(app: &App, keys: &[IpAddr]) -> Result<Vec<Self>, QueryError> {
+        app.engine.claims(keys).await
     }
 
     fn key(&self) -> IpAddr {
@@ -504,6 +548,40 @@ impl Listed for ListedClaim {
     fn selects(parameters: &Parameters, data: &ClaimData) -> bool {
         let pod = data.claimant.pod.as_deref();
         parameters.is_network(&data.network) && parameters.is_namespace(std::iter::once(pod))
+    }
+}
+
+impl Listed for Ended {
+    type Key = EndedKey;
+    type Data = Item;
+    const LIST: &'static str = "history";
+    const PER_QUERY: usize = ENTRIES_PER_QUERY;
+
+    async fn query(app: &App, keys: &[EndedKey]) -> Result<Vec<Self>, QueryError> {
+        app.history.entries(keys.to_vec()).await
+    }
+
+    fn key(&self) -> EndedKey {
+        self.key
+    }
+
+    fn data(&self, _: &Sources, _: &Moment) -> Item {
+        (&self.event).into()
+    }
+
+    fn shorten(data: &mut Item) {
+        match data {
+            Item::Conflict(conflict) => conflict.timeline = None,
+            Item::Anomaly(anomaly) => anomaly.timeline = None,
+        }
+    }
+
+    fn may_select(parameters: &Parameters, key: &EndedKey) -> bool {
+        key.is_within(parameters.since, parameters.until)
+    }
+
+    fn selects(parameters: &Parameters, data: &Item) -> bool {
+        parameters.selects_ended(data)
     }
 }
 

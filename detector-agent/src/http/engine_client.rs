@@ -23,6 +23,9 @@ pub(super) enum QueryError {
     /// No answer in time.
     #[error("the event loop did not answer within five seconds")]
     TimedOut,
+    /// The history cannot be read, or not in time.
+    #[error("the history in --state-dir cannot be read; the part `state` of /readyz may say why")]
+    History,
 }
 
 /// Sends queries to the event loop.

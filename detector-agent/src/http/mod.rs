@@ -16,6 +16,7 @@ mod engine_client;
 pub(crate) mod fuzzing;
 mod guard;
 mod health;
+mod history;
 mod list;
 mod listen;
 mod metrics;
@@ -52,11 +53,13 @@ use crate::{
     event_loop::{EventLoopHandle, Readiness},
     health::Health,
     metrics::Metrics,
+    persist::history::History,
     pods::PodDirectory,
     process::{clock, descriptors, threads},
     sinks::EventFeed,
 };
 use engine_client::EngineClient;
+use history::HistoryReader;
 use metrics::MetricsText;
 use pace::RequestPace;
 use slots::Slots;
@@ -147,6 +150,8 @@ pub struct Sources {
     pub inbox: EventLoopHandle,
     /// Recent events, filled by a sink.
     pub feed: EventFeed,
+    /// What ended, filled by a sink.
+    pub history: Arc<History>,
     /// Export one metric series per claimed address.
     pub export_claims: bool,
 }
@@ -269,6 +274,7 @@ impl Endpoints {
         let app = App {
             scope: Scope::Everything,
             engine: Arc::new(EngineClient::new(sources.inbox.clone())),
+            history: Arc::new(HistoryReader::new(Arc::clone(&sources.history))),
             token: None,
             slots: Slots::new(descriptors::limit()),
             pace: Arc::default(),
@@ -402,6 +408,8 @@ impl ServingThread {
                     _ = stopped => Ok(()),
                 }
             });
+            // A read of the history may wait for a disk that does not answer.
+            runtime.shutdown_background();
             if let Err(error) = served {
                 error!(%error, "HTTP server failed; detection continues, restart the agent to restore the endpoints");
             }
@@ -429,6 +437,7 @@ struct App {
     scope: Scope,
     sources: Sources,
     engine: Arc<EngineClient>,
+    history: Arc<HistoryReader>,
     token: Option<Arc<Token>>,
     slots: Slots,
     pace: Arc<RequestPace>,
@@ -445,6 +454,7 @@ impl App {
         Ok(Self {
             scope: Scope::Everything,
             engine: Arc::new(EngineClient::new(inbox.clone())),
+            history: Arc::new(HistoryReader::new(Arc::default())),
             token: None,
             slots: Slots::new(1024),
             pace: Arc::default(),
@@ -460,6 +470,7 @@ impl App {
                 pods: Arc::default(),
                 inbox,
                 feed: EventFeed::default(),
+                history: Arc::default(),
                 export_claims: false,
             },
         })
@@ -469,6 +480,7 @@ impl App {
     fn for_others(&self) -> Self {
         Self {
             engine: Arc::new(EngineClient::new(self.sources.inbox.clone())),
+            history: Arc::new(HistoryReader::new(Arc::clone(&self.sources.history))),
             metrics_text: Arc::default(),
             ..self.clone()
         }

@@ -4,8 +4,10 @@
 
 use std::{fmt::Display, net::IpAddr, str::FromStr};
 
-use detector_engine::Network;
-use detector_event::{AnomalyData, ConflictData, ContractName as _, Pod, SubjectState};
+use detector_engine::{Network, diagnosis::Cause};
+use detector_event::{
+    AnomalyData, ConflictData, ContractName as _, Pod, SubjectState, WallTime, row::Item,
+};
 use hyper::StatusCode;
 
 use super::respond::{Reply, error};
@@ -31,6 +33,12 @@ pub(super) struct Parameters {
     pub(super) state: Option<SubjectState>,
     /// Only items of this kind.
     pub(super) kind: Option<&'static str>,
+    /// Only items with this cause.
+    pub(super) cause: Option<Cause>,
+    /// Only what ended at this time or later.
+    pub(super) since: Option<WallTime>,
+    /// Only what ended before this time.
+    pub(super) until: Option<WallTime>,
     /// Only items with a pod in this namespace.
     pub(super) namespace: Option<String>,
     /// Only items about this address.
@@ -81,6 +89,14 @@ impl Parameters {
                 let kind = kinds.iter().find(|kind| **kind == value);
                 self.kind = Some(*kind.ok_or_else(|| format!("one of {}", kinds.join(", ")))?);
             }
+            "cause" => {
+                let cause = Cause::ALL.iter().find(|cause| cause.name() == value);
+                let names = || Cause::ALL.iter().map(|cause| cause.name());
+                let names = || names().collect::<Vec<_>>().join(", ");
+                self.cause = Some(*cause.ok_or_else(|| format!("one of {}", names()))?);
+            }
+            "since" => self.since = Some(time(value)?),
+            "until" => self.until = Some(time(value)?),
             "namespace" => self.namespace = Some(value.to_owned()),
             "address" => {
                 let address = value.parse();
@@ -133,6 +149,16 @@ impl Parameters {
         self.is_kind(data.kind.contract_name())
             && self.is_address(data.address)
             && self.is_namespace(std::iter::once(data.pod.as_deref()))
+    }
+
+    /// Whether it selects an entry of the history. Anomalies are in no network of this kind.
+    pub(super) fn selects_ended(&self, data: &Item) -> bool {
+        let cause = data.diagnosis().map(|diagnosis| diagnosis.cause);
+        self.cause.is_none_or(|wanted| cause == Some(wanted))
+            && match data {
+                Item::Conflict(conflict) => self.selects_conflict(conflict),
+                Item::Anomaly(anomaly) => self.network.is_none() && self.selects_anomaly(anomaly),
+            }
     }
 
     pub(super) fn is_state(&self, state: SubjectState) -> bool {
@@ -188,6 +214,11 @@ impl<K: FromStr> FromStr for Position<K> {
     }
 }
 
+fn time(value: &str) -> Result<WallTime, String> {
+    let example = "a time such as 2026-11-25T08:00:00Z";
+    value.parse().map_err(|_| example.to_owned())
+}
+
 fn unknown_parameter(name: &str, supported: &[&str]) -> Box<Reply> {
     let supported = match supported {
         [] => "none".to_owned(),
@@ -219,7 +250,7 @@ mod tests {
     use detector_event::samples;
 
     use super::*;
-    use crate::http::respond::ResponseBody;
+    use crate::http::{api::HISTORY_PARAMETERS, respond::ResponseBody};
 
     const LIST: Supported = Supported {
         names: &[
@@ -289,6 +320,32 @@ mod tests {
         assert!(refusal(&long, LIST).len() < 250);
         let long = format!("kind={}", "%00\u{1F600}\"".repeat(900));
         assert!(refusal(&long, LIST).len() < 600);
+    }
+
+    #[test]
+    fn cause_and_end_select_from_the_history() {
+        let mut data = samples::resolved("10.0.0.1").data;
+        data.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 1).into());
+        let [conflict, anomaly] = [
+            Item::Conflict(Box::new(data)),
+            Item::Anomaly(Box::new(samples::drift("10.0.0.1").data)),
+        ];
+        let selects = |query: &str| {
+            let parameters = Parameters::parse(Some(query), HISTORY_PARAMETERS).unwrap();
+            [&conflict, &anomaly].map(|item| parameters.selects_ended(item))
+        };
+        assert_eq!(selects("address=10.0.0.1"), [true, true]);
+        assert_eq!(selects("cause=ipam_state_wiped"), [true, false]);
+        assert_eq!(selects("cause=allocated_twice"), [false, false]);
+        assert_eq!(selects("network=node"), [true, false]);
+        assert_eq!(selects("kind=ipam_drift"), [false, true]);
+        let text = refusal("cause=magic", HISTORY_PARAMETERS);
+        assert!(text.contains("`cause` is `magic`; expected one of ipam_state_wiped"));
+        let text = refusal("since=yesterday", HISTORY_PARAMETERS);
+        assert!(text.contains("expected a time such as 2026-11-25T08:00:00Z"));
+        let query = "since=2026-11-21T01:02:03Z&until=2026-11-21T02:02:03%2B01:00";
+        let parameters = Parameters::parse(Some(query), HISTORY_PARAMETERS).unwrap();
+        assert_eq!(parameters.since, parameters.until);
     }
 
     #[test]

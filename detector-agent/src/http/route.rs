@@ -55,6 +55,7 @@ pub(super) async fn handle(
         "/api/v1/conflicts" => api::conflicts(app, query, head).await,
         "/api/v1/anomalies" => api::anomalies(app, query, head).await,
         "/api/v1/claims" => api::claims(app, query, head).await,
+        "/api/v1/history" => api::history(app, query, head).await,
         "/api/v1/events" => match api::no_parameters(query) {
             Ok(()) => stream::events(&app, client, request.headers(), head),
             Err(reply) => *reply,
@@ -68,7 +69,7 @@ pub(super) async fn handle(
             Some(("anomalies", id)) => api::anomaly(&app, id, query).await,
             _ => error(
                 StatusCode::NOT_FOUND,
-                "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims, /api/v1/events and /api/v1/openapi.json",
+                "not found; endpoints: /, /metrics, /healthz, /readyz, /api/v1/conflicts, /api/v1/anomalies, /api/v1/claims, /api/v1/history, /api/v1/events and /api/v1/openapi.json",
             ),
         },
     })

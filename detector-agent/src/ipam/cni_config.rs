@@ -116,11 +116,14 @@ pub(crate) fn configured_networks(directory: &Path) -> Result<Vec<NetworkConfig>
     }
 }
 
-/// The network of a configuration that a plugin was called with.
+/// The network of a configuration that a plugin was called with. `host-local` of the AWS VPC CNI's second plugin (`egress-cni`) does
+/// not assign the pod's own address.
 pub(crate) fn network_config(value: &Value) -> Option<NetworkConfig> {
     let mut config = CniConfig::default();
     config.add_file(value, true);
-    config.for_diagnosis().into_iter().next()
+    let networks = config.for_diagnosis();
+    let aws = networks.iter().find(|network| network.ipam == "aws-cni");
+    aws.or(networks.first()).cloned()
 }
 
 /// The networks that were found, in a sentence, and whether all of them could be used.

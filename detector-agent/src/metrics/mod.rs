@@ -51,6 +51,12 @@ pub struct Metrics {
     pub active: Family<KindAndScope, Gauge>,
     /// Conflicts raised since the start.
     pub raised: Family<Kind, Counter>,
+    /// Conflicts resolved since the start.
+    pub resolved: Family<Kind, Counter>,
+    /// Anomalies raised since the start.
+    pub anomalies_raised: Family<Kind, Counter>,
+    /// Anomalies resolved since the start.
+    pub anomalies_resolved: Family<Kind, Counter>,
     /// From the kernel's timestamp to the event.
     pub latency: Histogram,
     /// From the beginning of a claim on this node to the event about a conflict across nodes.
@@ -201,6 +207,21 @@ impl Metrics {
                 "Total number of conflicts raised since the agent started",
                 Family::default()
             ),
+            resolved: metric!(
+                "conflicts_resolved",
+                "Total number of conflicts resolved since the agent started",
+                Family::default()
+            ),
+            anomalies_raised: metric!(
+                "anomalies_raised",
+                "Total number of anomalies raised since the agent started",
+                Family::default()
+            ),
+            anomalies_resolved: metric!(
+                "anomalies_resolved",
+                "Total number of anomalies resolved since the agent started",
+                Family::default()
+            ),
             claims: metric!(
                 "claims",
                 "Number of live claims of pod devices: one for each address, VLAN and device, without the node's own addresses",
@@ -307,9 +328,12 @@ impl Metrics {
         }
         for kind in detector_engine::ConflictKind::ALL {
             drop(metrics.raised.get_or_create(&kind.into()));
+            drop(metrics.resolved.get_or_create(&kind.into()));
         }
         for kind in detector_engine::AnomalyKind::ALL {
             drop(metrics.anomalies.get_or_create(&kind.into()));
+            drop(metrics.anomalies_raised.get_or_create(&kind.into()));
+            drop(metrics.anomalies_resolved.get_or_create(&kind.into()));
         }
         metrics
     }
@@ -357,8 +381,9 @@ impl Metrics {
         match event {
             AnyEvent::Conflict(event) => {
                 let data = &event.data;
-                if event.event_type.change == Change::Raised {
-                    self.raised.get_or_create(&data.kind.into()).inc();
+                let change = event.event_type.change;
+                count_change(change, data.kind, &self.raised, &self.resolved);
+                if change == Change::Raised {
                     let latency = match data.scope {
                         ConflictScope::Node => &self.latency,
                         ConflictScope::Fleet => &self.fleet_latency,
@@ -368,7 +393,16 @@ impl Metrics {
                 }
                 self.set_conflict_info(data);
             }
-            AnyEvent::Anomaly(event) => self.set_anomaly_info(&event.data),
+            AnyEvent::Anomaly(event) => {
+                let (change, kind) = (event.event_type.change, event.data.kind);
+                count_change(
+                    change,
+                    kind,
+                    &self.anomalies_raised,
+                    &self.anomalies_resolved,
+                );
+                self.set_anomaly_info(&event.data);
+            }
         }
     }
 
@@ -456,6 +490,20 @@ fn cause_label(diagnosis: Option<&DiagnosisData>) -> &'static str {
 fn pod_labels(pod: Option<&Pod>) -> (String, String) {
     pod.map(|pod| (pod.namespace.clone(), pod.name.clone()))
         .unwrap_or_default()
+}
+
+fn count_change(
+    change: Change,
+    kind: impl Into<Kind>,
+    raised: &Family<Kind, Counter>,
+    resolved: &Family<Kind, Counter>,
+) {
+    let counter = match change {
+        Change::Raised => raised,
+        Change::Updated => return,
+        Change::Resolved => resolved,
+    };
+    counter.get_or_create(&kind.into()).inc();
 }
 
 #[cfg(test)]

@@ -41,6 +41,24 @@ fn claimants_that_a_conflict_does_not_list_are_counted() {
 }
 
 #[test]
+fn raised_and_resolved_conflicts_and_anomalies_are_counted() {
+    let metrics = Metrics::new();
+    metrics.count_event(&samples::raised("10.0.0.1").into());
+    metrics.count_event(&samples::event("2", Change::Updated, "a", "10.0.0.1").into());
+    metrics.count_event(&samples::resolved("10.0.0.1").into());
+    let drift = AnyEvent::from(samples::drift("10.0.0.1"));
+    metrics.count_event(&drift);
+    metrics.count_event(&drift.resolved_unseen("end".to_owned(), WallTime::now()));
+    let text = metrics.encode(None).unwrap_or_default();
+    for (what, kind) in [("conflicts", "duplicate"), ("anomalies", "ipam_drift")] {
+        for change in ["raised", "resolved"] {
+            let line = format!("ipconflict_{what}_{change}_total{{kind=\"{kind}\"}} 1\n");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
+    }
+}
+
+#[test]
 fn only_the_first_diagnosis_of_what_this_run_raised_is_timed() {
     let metrics = Metrics::new();
     let diagnosis = DiagnosisData {

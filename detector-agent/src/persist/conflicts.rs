@@ -152,6 +152,8 @@ pub(super) fn write(
             WriteRequest::RemoveAnomaly(AnomalyId(id)) => {
                 anomalies.remove(id)?;
             }
+            // The last events have a table of their own.
+            WriteRequest::Event(_) => {}
         }
     }
     Ok(table.len()?)

@@ -62,34 +62,60 @@ struct ListInProgress {
     anomalies: HashSet<AnomalyId>,
 }
 
+/// The queue to the thread, for all on the event loop's thread that have something to store.
+#[derive(Clone, Debug)]
+pub(super) struct RequestQueue {
+    requests: SyncSender<WriteRequest>,
+    shared: Arc<Shared>,
+    counters: WriteCounters,
+}
+
+impl RequestQueue {
+    pub(super) fn new(
+        requests: SyncSender<WriteRequest>,
+        shared: Arc<Shared>,
+        counters: WriteCounters,
+    ) -> Self {
+        Self {
+            requests,
+            shared,
+            counters,
+        }
+    }
+
+    /// Queues a request; if there is no room, everything is written again.
+    pub(super) fn send(&self, request: WriteRequest) -> Result<(), TrySendError<WriteRequest>> {
+        // Before sending, so that the thread never decrements below zero.
+        self.counters.pending.inc();
+        self.requests.try_send(request).inspect_err(|_| {
+            self.counters.pending.dec();
+            self.counters.dropped.inc();
+            self.shared.wants_full_list.store(true, Ordering::Relaxed);
+        })
+    }
+}
+
 /// Queues changes of open conflicts and anomalies for the store.
 #[derive(Debug)]
 pub struct PersistenceHandle {
-    requests: Option<SyncSender<WriteRequest>>,
+    /// None once the thread has ended.
+    requests: Option<RequestQueue>,
     shared: Arc<Shared>,
     list: Option<ListInProgress>,
     refresh: Duration,
     next_refresh: Timestamp,
     part: Part,
-    counters: WriteCounters,
 }
 
 impl PersistenceHandle {
-    pub(super) fn new(
-        requests: SyncSender<WriteRequest>,
-        shared: Arc<Shared>,
-        refresh: Duration,
-        part: Part,
-        counters: WriteCounters,
-    ) -> Self {
+    pub(super) fn new(requests: RequestQueue, refresh: Duration, part: Part) -> Self {
         Self {
+            shared: Arc::clone(&requests.shared),
             requests: Some(requests),
-            shared,
             list: None,
             refresh,
             next_refresh: Timestamp(0),
             part,
-            counters,
         }
     }
 
@@ -193,23 +219,16 @@ impl PersistenceHandle {
         let Some(requests) = &self.requests else {
             return false;
         };
-        // Before sending, so that the thread never decrements below zero.
-        self.counters.pending.inc();
-        let Err(refused) = requests.try_send(request) else {
+        let Err(refused) = requests.send(request) else {
             return true;
         };
-        self.counters.pending.dec();
-        self.counters.dropped.inc();
-        match refused {
-            TrySendError::Full(_) => self.request_full_list(),
-            TrySendError::Disconnected(_) => {
-                let problem = "the thread that writes --state-dir has ended";
-                self.part.failed(problem);
-                error!(
-                    "{problem}; the next run will not know the open conflicts. Please report this as a bug"
-                );
-                self.requests = None;
-            }
+        if let TrySendError::Disconnected(_) = refused {
+            let problem = "the thread that writes --state-dir has ended";
+            self.part.failed(problem);
+            error!(
+                "{problem}; the next run will not know the open conflicts. Please report this as a bug"
+            );
+            self.requests = None;
         }
         self.list = None;
         false

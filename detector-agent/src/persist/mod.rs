@@ -1,4 +1,4 @@
-//! Open conflicts and anomalies across a restart of the agent, in `--state-dir`.
+//! Open conflicts and anomalies across a restart of the agent, and those that ended, in `--state-dir`.
 //!
 //! Invariants: the event loop puts each change into a bounded queue and never waits; a change that finds no room or
 //! cannot be written is counted, and then the full list is written again. Nothing stored outlives the boot and the
@@ -13,6 +13,8 @@ mod conflicts;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod handle;
+pub mod history;
+mod last_events;
 pub mod store;
 mod worker;
 
@@ -27,11 +29,14 @@ use std::{
 };
 
 use detector_engine::{Anomaly, AnomalyId, ConflictId, OpenConflict};
+use detector_event::AnyEvent;
 use tracing::error;
 
 use crate::{health::Part, metrics::Metrics, persist::store::Store, process::threads};
 
 pub use handle::PersistenceHandle;
+use handle::RequestQueue;
+use history::{History, HistorySink};
 
 /// The most changes that wait for the store. Beyond it the full list is written again.
 const QUEUE: usize = 1024;
@@ -51,6 +56,8 @@ enum WriteRequest {
     PutAnomaly(Box<Anomaly>),
     /// This anomaly is no longer open.
     RemoveAnomaly(AnomalyId),
+    /// The newest event of its subject.
+    Event(AnyEvent),
     /// The full list of what is open starts.
     BeginFullList,
     /// The full list is complete: what was not in it is no longer open.
@@ -79,17 +86,29 @@ pub struct PersistenceThread {
     ended: Receiver<()>,
 }
 
+/// What the event loop gets.
+#[derive(Debug)]
+pub struct Persistence {
+    /// Stores what is open.
+    pub handle: PersistenceHandle,
+    /// Stores events.
+    pub sink: HistorySink,
+    /// What an earlier agent of this boot left open.
+    pub restored: Restored,
+}
+
 /// Starts the thread and reads what an earlier agent of this boot left open. Evidence that the next agent cannot read
-/// from the kernel is written again every `refresh`.
+/// from the kernel is written again every `refresh`. What ends goes to `history`.
 ///
 /// # Errors
 /// If no thread can be started. A broken store is no error: it is logged and shown by `part`.
 pub fn start(
     store: Arc<Store>,
+    history: Arc<History>,
     refresh: Duration,
     part: Part,
     metrics: &Arc<Metrics>,
-) -> io::Result<(PersistenceHandle, PersistenceThread, Restored)> {
+) -> io::Result<(Persistence, PersistenceThread)> {
     let (requests, queue) = mpsc::sync_channel(QUEUE);
     let (loaded, load) = mpsc::sync_channel(1);
     let (end, ended) = mpsc::sync_channel::<()>(1);
@@ -97,6 +116,7 @@ pub fn start(
     let counters = handle::WriteCounters::new(metrics);
     let worker = worker::PersistenceWorker::new(
         store,
+        Arc::clone(&history),
         queue,
         Arc::clone(&shared),
         part.clone(),
@@ -113,12 +133,18 @@ pub fn start(
         error!("{problem}; starting without the open conflicts and anomalies of the previous run");
         Restored::default()
     });
-    let handle = PersistenceHandle::new(requests, shared, refresh, part, counters);
-    Ok((handle, PersistenceThread { ended }, restored))
+    let requests = RequestQueue::new(requests, shared, counters);
+    let sink = HistorySink::stored(history, requests.clone());
+    let persistence = Persistence {
+        handle: PersistenceHandle::new(requests, refresh, part),
+        sink,
+        restored,
+    };
+    Ok((persistence, PersistenceThread { ended }))
 }
 
 impl PersistenceThread {
-    /// Waits, at most 3 s, until all changes are written. The [`PersistenceHandle`] must be dropped before.
+    /// Waits, at most 3 s, until all changes are written. The [`PersistenceHandle`] and the sink must be dropped before.
     pub fn finish(self) {
         if self.ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
             error!("writing to --state-dir takes too long; it may lack the newest changes");

@@ -1,6 +1,6 @@
-//! The embedded database in `--state-dir`: one file with named tables, shared by everything that is stored.
+//! The embedded databases in `--state-dir`: a file with named tables for what is open or waits to be delivered, and one for what ended.
 //!
-//! Invariants: at most one [`Database`] is open at a time; after an I/O error (a full disk) redb refuses further writes
+//! Invariants: at most one [`Database`] of a file is open at a time; after an I/O error (a full disk) redb refuses further writes
 //! until it is reopened, so a caller that meets an error passes its handle to [`Store::failed`], and the next
 //! [`Store::database`] reopens it once no other handle is left. Nothing here is called on the event loop's thread.
 
@@ -16,8 +16,10 @@ use std::{
 use redb::{Builder, Database, DatabaseError, StorageError, backends::InMemoryBackend};
 use tracing::error;
 
-/// The file in the directory.
+/// The file of what is open and not delivered yet.
 const FILE: &str = "state.redb";
+/// The file of what ended.
+const HISTORY_FILE: &str = "history.redb";
 /// Size of the page cache in bytes; redb's default is a gigabyte. Queued events are read once, in order, so a larger
 /// cache would only cost memory.
 const CACHE: usize = 1 << 20;
@@ -79,7 +81,16 @@ impl Store {
     /// The same, opened on first use; a failure is retried at the next use.
     #[must_use]
     pub fn at(directory: &Path) -> Self {
-        let path = directory.join(FILE);
+        Self::file(directory.join(FILE))
+    }
+
+    /// The store of the history in `directory`, also opened on first use.
+    #[must_use]
+    pub fn history_at(directory: &Path) -> Self {
+        Self::file(directory.join(HISTORY_FILE))
+    }
+
+    fn file(path: PathBuf) -> Self {
         Self::new(true, Box::new(move || open_file(&path)))
     }
 

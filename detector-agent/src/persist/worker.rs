@@ -13,7 +13,12 @@ use std::{
 use redb::Database;
 use tracing::{debug, error, info};
 
-use super::{Restored, Shared, WriteRequest, anomalies, conflicts, handle::WriteCounters};
+use super::{
+    Restored, Shared, WriteRequest, anomalies, conflicts,
+    handle::WriteCounters,
+    history::{History, HistoryWriter},
+    last_events,
+};
 use crate::{
     health::Part,
     persist::store::{Store, StoreError},
@@ -26,6 +31,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 pub(super) struct PersistenceWorker {
     store: Arc<Store>,
+    history: HistoryWriter,
     queue: Receiver<WriteRequest>,
     shared: Arc<Shared>,
     part: Part,
@@ -36,6 +42,8 @@ pub(super) struct PersistenceWorker {
     full_list: Option<HashSet<u128>>,
     /// A change was lost: only a full list repairs that.
     behind: Option<Behind>,
+    /// What is open may differ from what the stored events are about.
+    may_have_ended: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -57,6 +65,7 @@ struct Committed {
 impl PersistenceWorker {
     pub(super) fn new(
         store: Arc<Store>,
+        history: Arc<History>,
         queue: Receiver<WriteRequest>,
         shared: Arc<Shared>,
         part: Part,
@@ -64,6 +73,7 @@ impl PersistenceWorker {
     ) -> Self {
         Self {
             store,
+            history: HistoryWriter::new(history),
             queue,
             shared,
             part,
@@ -71,6 +81,7 @@ impl PersistenceWorker {
             world: None,
             full_list: None,
             behind: None,
+            may_have_ended: false,
         }
     }
 
@@ -88,26 +99,35 @@ impl PersistenceWorker {
         };
         // The receiver may have given up.
         let _ = loaded.send(restored);
+        self.history.load();
+        self.may_have_ended = true;
+        self.keep_history();
         while let Some(batch) = self.next() {
             self.take(batch);
         }
     }
 
-    /// The next changes; none if it is time to request a full list; `None` at the end.
+    /// The next changes; none if it was time to request a full list or to tidy the history; `None` at the end.
     fn next(&mut self) -> Option<Vec<WriteRequest>> {
-        let first = match self.behind {
-            Some(Behind::Until(at)) => {
-                match self.queue.recv_timeout(at.duration_since(Instant::now())) {
-                    Ok(request) => request,
-                    Err(RecvTimeoutError::Timeout) => {
-                        self.shared.wants_full_list.store(true, Ordering::Relaxed);
-                        self.behind = Some(Behind::Requested);
-                        return Some(Vec::new());
-                    }
-                    Err(RecvTimeoutError::Disconnected) => return None,
+        let retry = match self.behind {
+            Some(Behind::Until(at)) => Some(at),
+            _ => None,
+        };
+        let tidy = self.history.next();
+        let wake = retry.map_or(tidy, |at| at.min(tidy));
+        let first = match self.queue.recv_timeout(wake.duration_since(Instant::now())) {
+            Ok(request) => request,
+            Err(RecvTimeoutError::Timeout) => {
+                if retry.is_some_and(|at| at <= Instant::now()) {
+                    self.shared.wants_full_list.store(true, Ordering::Relaxed);
+                    self.behind = Some(Behind::Requested);
                 }
+                if tidy <= Instant::now() {
+                    self.keep_history();
+                }
+                return Some(Vec::new());
             }
-            _ => self.queue.recv().ok()?,
+            Err(RecvTimeoutError::Disconnected) => return None,
         };
         let mut batch = vec![first];
         batch.extend(self.queue.try_iter().take(BATCH - 1));
@@ -138,16 +158,39 @@ impl PersistenceWorker {
                 if self.behind.take().is_some() {
                     info!("open conflicts are stored in --state-dir again");
                 }
-                self.part.works(match open {
-                    1 => "1 open conflict stored".to_owned(),
-                    open => format!("{open} open conflicts stored"),
-                });
+                match self.history.problem() {
+                    Some(problem) => self.part.degraded(format!("the history: {problem}")),
+                    None => self.part.works(match open {
+                        1 => "1 open conflict stored".to_owned(),
+                        open => format!("{open} open conflicts stored"),
+                    }),
+                }
                 debug!(open, "wrote the open conflicts");
             }
             Err(problem) => {
                 self.counters.failed.inc_by(batch.len() as u64);
                 self.failed(&problem);
             }
+        }
+    }
+
+    /// Moves what ended unseen to the history, and writes what could not be written before.
+    fn keep_history(&mut self) {
+        let was_failing = self.history.problem().is_some();
+        if self.behind.is_none()
+            && self.may_have_ended
+            && let Err(problem) = self.commit(&[])
+        {
+            self.failed(&problem);
+        }
+        let lost = self.history.write(Vec::new());
+        self.counters.failed.inc_by(lost);
+        match self.history.problem() {
+            Some(problem) => self.part.degraded(format!("the history: {problem}")),
+            None if was_failing && self.behind.is_none() => {
+                self.part.works("stored in --state-dir")
+            }
+            None => {}
         }
     }
 
@@ -192,7 +235,18 @@ impl PersistenceWorker {
             }
         };
         let open = conflicts::write(&write, batch, &mut self.full_list)?;
+        self.may_have_ended |= batch.iter().any(|r| matches!(r, WriteRequest::EndFullList));
+        let mut ended = last_events::write(&write, batch)?;
+        if self.may_have_ended {
+            ended.extend(last_events::take_ended(&write)?);
+        }
+        if !ended.is_empty() {
+            // First: after a SIGKILL in between it ends again, under the same id.
+            let lost = self.history.write(ended);
+            self.counters.failed.inc_by(lost);
+        }
         write.commit()?;
+        self.may_have_ended = false;
         self.world = Some(world);
         Ok(Committed { restored, open })
     }

@@ -8,15 +8,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use detector_event::{AnyEvent, Change, Event};
+use detector_event::AnyEvent;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::sinks::EventSink;
 
 /// Events kept for resuming subscribers; also how far a slow one may fall behind.
 const RECENT_EVENTS: usize = 256;
-/// Resolved conflicts kept for the history.
-const HISTORY: usize = 50;
 /// Concurrent subscribers on the node, and as many of others: less than either may have connections.
 const MAX_SUBSCRIBERS: usize = 64;
 
@@ -52,7 +50,6 @@ impl FeedEvent {
 #[derive(Debug)]
 struct Recent {
     events: VecDeque<Arc<FeedEvent>>,
-    resolved: VecDeque<Arc<Event>>,
     sender: broadcast::Sender<Arc<FeedEvent>>,
 }
 
@@ -69,7 +66,6 @@ impl Default for EventFeed {
         Self {
             recent: Arc::new(Mutex::new(Recent {
                 events: VecDeque::new(),
-                resolved: VecDeque::new(),
                 sender: broadcast::Sender::new(RECENT_EVENTS),
             })),
             node_permits: Arc::new(Semaphore::new(MAX_SUBSCRIBERS)),
@@ -80,24 +76,15 @@ impl Default for EventFeed {
 
 impl EventSink for EventFeed {
     fn on_event(&mut self, event: &AnyEvent) {
-        let mut recent = self.lock();
-        if let AnyEvent::Conflict(conflict) = event
-            && event.change() == Change::Resolved
-        {
-            push(&mut recent.resolved, Arc::clone(conflict), HISTORY);
-        } else if let AnyEvent::Conflict(conflict) = event
-            && event.change() == Change::Raised
-            && conflict.data.repeats > 0
-        {
-            // It is active again.
-            let id = conflict.data.conflict_id;
-            recent.resolved.retain(|ended| ended.data.conflict_id != id);
-        }
         let event = Arc::new(FeedEvent {
             event: event.clone(),
             json: OnceLock::new(),
         });
-        push(&mut recent.events, Arc::clone(&event), RECENT_EVENTS);
+        let mut recent = self.lock();
+        if recent.events.len() == RECENT_EVENTS {
+            recent.events.pop_front();
+        }
+        recent.events.push_back(Arc::clone(&event));
         // Fails if there is no subscriber.
         let _ = recent.sender.send(event);
     }
@@ -105,13 +92,6 @@ impl EventSink for EventFeed {
     fn on_remote_event(&mut self, event: &AnyEvent) {
         self.on_event(event);
     }
-}
-
-fn push<T>(queue: &mut VecDeque<T>, item: T, bound: usize) {
-    if queue.len() == bound {
-        queue.pop_front();
-    }
-    queue.push_back(item);
 }
 
 /// A subscription.
@@ -154,18 +134,13 @@ impl EventFeed {
             _permit: permit,
         })
     }
-
-    /// The most recently resolved conflicts, newest first.
-    pub(crate) fn resolved(&self) -> Vec<Arc<Event>> {
-        self.lock().resolved.iter().rev().cloned().collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)] // a test that cannot set itself up fails
 
-    use detector_event::{EventMaker, PodAnswer, samples};
+    use detector_event::{Change, EventMaker, PodAnswer, samples};
 
     use super::*;
 
@@ -212,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn subscribers_and_history_are_bounded() {
+    fn subscribers_and_recent_events_are_bounded() {
         let mut feed = EventFeed::default();
         let subscriptions: Vec<_> = (0..MAX_SUBSCRIBERS)
             .map(|_| feed.subscribe(Subscriber::Node, None).unwrap())
@@ -223,7 +198,6 @@ mod tests {
         for event in &events(RECENT_EVENTS * 2) {
             feed.on_event(event);
         }
-        assert_eq!(feed.resolved().len(), HISTORY);
         assert_eq!(feed.lock().events.len(), RECENT_EVENTS);
         let mut slow = subscriptions.into_iter().next().unwrap();
         assert!(matches!(

@@ -204,6 +204,44 @@ fn differences(document: &Value, path: &str, status: &str, answer: &Value) -> Ve
 }
 
 #[test]
+fn history_has_what_ended_newest_first() {
+    let node = Node::new("ended").unwrap();
+    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let client = TestClient::new(&node, ORIGIN);
+    let pods = conflicts(&node, &agent);
+    assert!(get(&client, "/api/v1/history")["history"] == Value::Array(Vec::new()));
+    for address in &ADDRESSES[..4] {
+        pods[1].remove_address(&format!("{address}/32")).unwrap();
+        agent
+            .wait_event(DEADLINE, |event| event.resolves(address))
+            .unwrap();
+    }
+    let expected = ["10.244.2.4", "10.244.2.3", "10.244.2.2", "10.244.2.1"];
+    until(DEADLINE, "all that ended", || {
+        let all = client.get("/api/v1/history")?.json()?;
+        ensure!(strings(&all["history"], "address") == expected, "{all}");
+        Ok(())
+    })
+    .unwrap();
+    let all = get(&client, "/api/v1/history");
+    let pages = read_pages(&client, "/api/v1/history", "history", 3);
+    assert_eq!(Value::Array(pages), all["history"]);
+    let ids = strings(&all["history"], "conflict_id");
+    let third = all["history"][2]["resolved_at"].as_str().unwrap();
+    let count = |query: &str| {
+        let list = get(&client, &format!("/api/v1/history?{query}"));
+        list["history"].as_array().unwrap().len()
+    };
+    assert_eq!(count(&format!("since={third}")), 3);
+    assert_eq!(count(&format!("until={third}")), 1);
+    assert_eq!(count("address=10.244.2.3"), 1);
+    assert_eq!(count("kind=ipam_drift"), 0);
+    let one = get(&client, &format!("/api/v1/conflicts/{}", ids[0]));
+    assert_eq!(one["conflict"]["state"], "resolved");
+    assert!(one["conflict"]["timeline"].is_array(), "{one}");
+}
+
+#[test]
 fn answers_match_the_openapi_document() {
     let node = Node::new("openapi").unwrap();
     let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
@@ -250,6 +288,9 @@ fn answers_match_the_openapi_document() {
         described.remove(path);
         answer
     };
+    let ended = check("/api/v1/history", "/api/v1/history?reasons=once", 200);
+    assert_eq!(ended["history"][0]["address"], "10.244.2.4", "{ended}");
+    check("/api/v1/history", "/api/v1/history?cause=none", 400);
     for list in ["conflicts", "anomalies", "claims"] {
         let path = format!("/api/v1/{list}");
         let all = check(&path, &path, 200);
@@ -297,6 +338,7 @@ fn answers_match_the_openapi_document() {
             let example = match name {
                 "address" => "10.244.2.1",
                 "network" => "vrf:red",
+                "since" | "until" => "2026-11-25T08:00:00Z",
                 _ => "7",
             };
             let listed = parameter["schema"]["enum"].as_array();

@@ -154,7 +154,7 @@ fn conflict_is_shown_with_claimants_and_moves_to_the_history() {
     c.delete().unwrap();
     browser.wait(&shows("No IP address conflict")).unwrap();
     browser
-        .wait("document.querySelectorAll('#resolved > details').length === 5")
+        .wait("document.querySelectorAll('#ended > details').length === 5")
         .unwrap();
     // A history entry opens by keyboard and shows why the claimants left.
     while browser.eval("document.activeElement.tagName").unwrap() != "SUMMARY" {
@@ -162,7 +162,7 @@ fn conflict_is_shown_with_claimants_and_moves_to_the_history() {
     }
     browser.press_keys(ENTER).unwrap();
     browser
-        .wait("document.querySelector('#resolved > details[open]') !== null")
+        .wait("document.querySelector('#ended > details[open]') !== null")
         .unwrap();
     browser.wait(&shows("Left: ")).unwrap();
     browser.screenshot(&screenshot_path("7-resolved")).unwrap();

@@ -11,8 +11,9 @@ use std::{
 };
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, Receiver,
+    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, ReceivedEvent, Receiver,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
+    kube_api,
 };
 use serde_json::{Value, json};
 
@@ -35,7 +36,7 @@ fn run(directory: &Path) -> AgentCommand {
 }
 
 fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
-    let of_kind = |events: &[detector_testkit::ReceivedEvent]| -> Vec<Anomaly> {
+    let of_kind = |events: &[ReceivedEvent]| -> Vec<Anomaly> {
         let of_event = events.iter().filter(|r| r.event.kind == event);
         of_event.filter_map(|r| r.event.anomaly()).collect()
     };
@@ -164,6 +165,39 @@ fn calico_blocks_are_compared_with_live_addresses() {
         addresses,
         BTreeSet::from(["10.244.9.3", "10.244.9.5", "10.244.9.6"])
     );
+}
+
+/// The pod is known by its device's name and the API; a container runtime is not needed.
+#[test]
+fn shared_handle_of_a_stateful_set_is_the_cause_of_its_drift() {
+    let calico = CalicoNode::new("calicocause");
+    calico.api.apply_ipam_block(&block(&[(5, "default.web-0")]));
+    let mut pod = kube_api::pod(NODE, "default", "web-0", &["10.244.9.5"]);
+    pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web",
+        "uid": "uid-web", "controller": true}]);
+    calico.api.apply(pod);
+    // As Calico names the device of default/web-0.
+    let spec = PodSpec::new("cali0d7763386da").address("10.244.9.5/32");
+    let _pod = calico.node.add_pod(&spec).unwrap();
+    let agent = calico.start_agent();
+    let cause = |events: &[ReceivedEvent]| {
+        let anomalies = events.iter().filter_map(|e| e.event.anomaly());
+        let mut diagnoses = anomalies.filter_map(|anomaly| anomaly.diagnosis);
+        diagnoses.find(|diagnosis| diagnosis["cause"] == "shared_handle")
+    };
+    let events = agent
+        .wait_until(DEADLINE, |events| cause(events).is_some())
+        .unwrap();
+    let diagnosis = cause(&events).unwrap();
+    assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
+    let evidence = diagnosis["evidence"].to_string();
+    for fact in [
+        "StatefulSet web",
+        "default.web-0",
+        "ipamblock 10-244-9-0-26",
+    ] {
+        assert!(evidence.contains(fact), "{evidence}");
+    }
 }
 
 /// The time from a change of Calico's IPAM to the event about it is that of a watch, not of a period.

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::AGENT;
 
-const SUBNET: &str = "10.244.2.0/24";
+pub(super) const SUBNET: &str = "10.244.2.0/24";
 const CACHE: &str = "/var/lib/cni/results";
 
-fn agent(containerd: &Containerd) -> AgentCommand {
+pub(super) fn agent(containerd: &Containerd) -> AgentCommand {
     containerd
         .agent_command(AGENT, RUN_ARGS)
         .arg("--ipam")
@@ -27,18 +27,18 @@ fn agent(containerd: &Containerd) -> AgentCommand {
         .arg(containerd.directory().join("net.d"))
 }
 
-fn run(containerd: &mut Containerd, names: &[&str]) -> Vec<Sandbox> {
+pub(super) fn run(containerd: &mut Containerd, names: &[&str]) -> Vec<Sandbox> {
     containerd.run_pods(names.iter().copied()).unwrap()
 }
 
 /// The first pod of a node makes the plugins create their directories, which are therefore younger than it is.
-fn begin(containerd: &mut Containerd) {
+pub(super) fn begin(containerd: &mut Containerd) {
     let first = run(containerd, &["first"]).remove(0);
     containerd.remove_pod(&first).unwrap();
 }
 
 /// Waits until this many conflicts have a known cause; returns their newest states.
-fn explained(agent: &Agent, count: usize) -> Vec<Conflict> {
+pub(super) fn explained(agent: &Agent, count: usize) -> Vec<Conflict> {
     let events = agent
         .wait_until(DEADLINE, |events| {
             let conflicts = newest(events.iter().filter_map(|e| e.event.conflict()));

@@ -8,6 +8,7 @@
 
 mod containerd;
 mod diagnosis;
+mod history;
 mod kube;
 mod sources;
 

@@ -128,8 +128,9 @@ impl PoolReader {
         {
             return Ok(pool);
         }
-        let is_only = configured.len() == 1;
+        let is_only_network = |name: &str| configured.iter().all(|other| other.name == name);
         if let Some(network) = of("aws-cni") {
+            let is_only = is_only_network(&network.name);
             let (settings, plugins) = (&self.settings, &self.watched.plugins);
             return Ok(self
                 .ipamd
@@ -140,6 +141,7 @@ impl PoolReader {
             .filter(|network| network.data_dir.is_none() && network.ipam != CALICO);
         let found = others.find_map(|network| {
             let pool = self.watched.pools.pool(&network.name, address)?;
+            let is_only = is_only_network(&network.name);
             followed::may_have(&pool, address).then(|| followed::pool(network, is_only, &pool))
         });
         if let Some(pool) = found {

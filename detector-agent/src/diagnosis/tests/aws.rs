@@ -6,8 +6,11 @@ use super::*;
 
 /// The address that two pods of the incident have.
 const ADDRESS: &str = "10.0.10.136";
+/// As the plugin's image installs it.
 const CONFIGURATION: &str = r#"{"cniVersion": "0.4.0", "name": "aws-cni", "plugins": [
     {"name": "aws-cni", "type": "aws-cni", "vethPrefix": "eni", "mtu": "9001"},
+    {"name": "egress-cni", "type": "egress-cni", "mtu": "9001", "enabled": "false", "ipam": {"type": "host-local",
+        "ranges": [[{"subnet": "fd00::ac:00/118"}]], "routes": [{"dst": "::/0"}], "dataDir": "/run/cni/v4pd/egress-v6-ipam"}},
     {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
 
 /// `aws-ipamd-lost-runtime.json`: the pods by the order of the list, a minute apart. Those that got their address of another one

@@ -15,7 +15,7 @@ use detector_testkit::golden;
 use serde_json::{Map, Value, json};
 
 use crate::http::{
-    api::{ANOMALY_PARAMETERS, CLAIM_PARAMETERS, CONFLICT_PARAMETERS},
+    api::{ANOMALY_PARAMETERS, CLAIM_PARAMETERS, CONFLICT_PARAMETERS, HISTORY_PARAMETERS},
     parameters::{MAX_LIMIT, Supported},
 };
 
@@ -73,13 +73,13 @@ fn document() -> Value {
         "paths": {
             "/api/v1/conflicts": list(
                 "listConflicts",
-                "Active conflicts, and those resolved most recently.",
+                "Active conflicts, and those of the history that ended last.",
                 CONFLICT_PARAMETERS,
                 "ConflictList",
             ),
             "/api/v1/conflicts/{id}": one(
                 "getConflict",
-                "One conflict, active or resolved recently.",
+                "One conflict, active or in the history.",
                 "OneConflict",
             ),
             "/api/v1/anomalies": list(
@@ -88,12 +88,22 @@ fn document() -> Value {
                 ANOMALY_PARAMETERS,
                 "AnomalyList",
             ),
-            "/api/v1/anomalies/{id}": one("getAnomaly", "One active anomaly.", "OneAnomaly"),
+            "/api/v1/anomalies/{id}": one(
+                "getAnomaly",
+                "One anomaly, active or in the history.",
+                "OneAnomaly",
+            ),
             "/api/v1/claims": list(
                 "listClaims",
                 "Claims of pod devices.",
                 CLAIM_PARAMETERS,
                 "ClaimList",
+            ),
+            "/api/v1/history": list(
+                "listHistory",
+                "Conflicts and anomalies that ended, newest first.",
+                HISTORY_PARAMETERS,
+                "HistoryList",
             ),
             "/api/v1/events": stream(),
         },
@@ -164,7 +174,7 @@ fn operation(id: &str, summary: &str, parameters: Vec<Value>, success: Value) ->
             "200": success,
             "400": failure("A query parameter is unknown, invalid or repeated; the error names it."),
             "401": failure("The token is missing or wrong."),
-            "503": failure("The event loop did not answer; see `Retry-After`."),
+            "503": failure("The event loop did not answer, or the history cannot be read; see `Retry-After`."),
         },
     }})
 }
@@ -196,10 +206,22 @@ fn query_parameter(name: &str, kinds: &[&str]) -> Value {
             "Only of this kind.",
             json!({"type": "string", "enum": kinds}),
         ),
+        "cause" => (
+            "Only with this cause in `diagnosis`.",
+            schema::inline::<schema::Name<Cause>>(),
+        ),
+        "since" => (
+            "Only what ended at this time or later.",
+            json!({"type": "string", "format": "date-time"}),
+        ),
+        "until" => (
+            "Only what ended before this time.",
+            json!({"type": "string", "format": "date-time"}),
+        ),
         "namespace" => ("Only with a pod in this Kubernetes namespace.", text),
         "address" => ("Only about this address.", schema::inline::<IpAddr>()),
         "network" => (
-            "Only in this network.",
+            "Only conflicts in this network.",
             schema::inline::<schema::NetworkName>(),
         ),
         "limit" => (

@@ -1,7 +1,7 @@
 // A conflict or an anomaly as an element.
 
 import { durationText, elapsed, element, latencyText, runbookLink, time } from "./dom.js";
-import { whyLine } from "./why.js";
+import { causeTag, whyLine } from "./why.js";
 
 const MAX_CARDS = 3; // more claimants are one table
 
@@ -78,19 +78,28 @@ export function anomalyCard(anomaly) {
     nextLine(anomaly.guidance));
 }
 
-export function resolvedEntry(conflict) {
-  const names = conflict.claimants.map((claimant) => claimant.pod ? `${claimant.pod.namespace}/${claimant.pod.name}` : claimant.device);
+// The id of a conflict or an anomaly.
+export function idOf(item) {
+  return item.conflict_id ?? item.anomaly_id;
+}
+
+// What ended: a line with cause and duration, which opens to the rest.
+export function endedEntry(item) {
+  const isConflict = item.conflict_id !== undefined;
+  const holders = item.claimants ?? (item.device ? [item] : []);
+  const names = holders.map((holder) => holder.pod ? `${holder.pod.namespace}/${holder.pod.name}` : holder.device);
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
-  return element("details", { "data-conflict": conflict.conflict_id },
+  return element("details", { "data-id": idOf(item) },
     element("summary", {},
-      element("span", { class: "address" }, conflict.address),
-      element("span", { class: "tag" }, KINDS[conflict.kind] ?? conflict.kind),
-      networkTag(conflict),
-      vlanTag(conflict),
+      element("span", { class: "address" }, item.range ?? item.address),
+      element("span", { class: "tag" }, KINDS[item.kind] ?? ANOMALIES[item.kind] ?? item.kind),
+      isConflict ? networkTag(item) : null,
+      vlanTag(item),
       element("span", { class: "who" }, names.slice(0, 3).join(", ") + more),
-      element("span", { class: "when" }, "lasted ", durationText(new Date(conflict.resolved_at) - new Date(conflict.raised_at)), ", until ", time(conflict.resolved_at))),
-    claimants(conflict),
-    whyLine(conflict, `api/v1/conflicts/${conflict.conflict_id}`));
+      item.diagnosis ? causeTag(item.diagnosis) : null,
+      element("span", { class: "when" }, "lasted ", durationText(new Date(item.resolved_at) - new Date(item.raised_at)), ", until ", time(item.resolved_at))),
+    isConflict ? claimants(item) : element("p", { class: "detail" }, `${item.detail}.`),
+    whyLine(item, `api/v1/${isConflict ? "conflicts" : "anomalies"}/${idOf(item)}`));
 }
 
 export function period(item, ...more) {

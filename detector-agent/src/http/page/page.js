@@ -1,7 +1,7 @@
 // The state of the page, and when it is drawn.
 
 import { CardList } from "./page/card_list.js";
-import { anomalyCard, conflictCard, resolvedEntry, searchText } from "./page/cards.js";
+import { anomalyCard, conflictCard, endedEntry, idOf, searchText } from "./page/cards.js";
 import { follow, isLost, load, request, retryNow } from "./page/connection.js";
 import { $, counted, refreshElapsed, showCount } from "./page/dom.js";
 import { drawHealth } from "./page/health.js";
@@ -11,11 +11,11 @@ const HEALTH_INTERVAL = 5000;
 const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an event
 const REFRESH_AFTER_EVENT = 1500; // picks up details that follow an event, such as a MAC
 const DRAW_AFTER_EVENT = 50; // many conflicts or anomalies raised at once are drawn together
-const MAX_RESOLVED = 50;
+const MAX_ENDED = 50;
 
 const active = new Map(); // conflict id → conflict
 const anomalies = new Map(); // anomaly id → anomaly
-let resolved = []; // newest first
+let ended = []; // conflicts and anomalies, newest first
 let health = null; // latest response of readyz
 let appliedEvents = 0;
 
@@ -77,15 +77,15 @@ function drawHeadline() {
   $("active-note").textContent = note;
 }
 
-function drawResolved() {
-  const open = new Set([...document.querySelectorAll("#resolved > details[open]")].map((entry) => entry.dataset.conflict));
-  $("resolved").replaceChildren(...resolved.map((conflict) => {
-    const entry = resolvedEntry(conflict);
-    entry.open = open.has(conflict.conflict_id);
+function drawEnded() {
+  const open = new Set([...document.querySelectorAll("#ended > details[open]")].map((entry) => entry.dataset.id));
+  $("ended").replaceChildren(...ended.map((item) => {
+    const entry = endedEntry(item);
+    entry.open = open.has(idOf(item));
     return entry;
   }));
-  $("resolved-none").hidden = resolved.length > 0;
-  showCount("resolved-count", resolved.length);
+  $("ended-none").hidden = ended.length > 0;
+  $("ended-more").hidden = ended.length < MAX_ENDED;
 }
 
 // ---- state ----
@@ -95,15 +95,23 @@ async function loadAll() {
   showConflicts(await load("api/v1/conflicts"));
   replaceAll(anomalies, (await load("api/v1/anomalies")).anomalies, "anomaly_id", anomalyCards);
   draw();
+  await loadHistory();
+}
+
+async function loadHistory() {
+  try {
+    ended = (await load(`api/v1/history?limit=${MAX_ENDED}`)).history;
+    $("ended-none").textContent = "Nothing has ended.";
+  } catch {
+    // The rest of the page works without a disk.
+    $("ended-none").textContent = "The history cannot be read; see Health.";
+  }
+  drawEnded();
 }
 
 function showConflicts(all) {
   $("node").textContent = all.node;
   replaceAll(active, all.conflicts, "conflict_id", conflictCards);
-  const ids = (list) => list.map((conflict) => conflict.conflict_id).join();
-  const moved = ids(resolved) !== ids(all.resolved);
-  resolved = all.resolved;
-  if (moved || !$("resolved-count").textContent) drawResolved();
 }
 
 // Marks only what changed, so that nothing else is drawn again.
@@ -119,17 +127,22 @@ function replaceAll(known, items, id, cards) {
 function apply(event) {
   appliedEvents += 1;
   const item = event.data;
+  // What begins again is not over.
+  const others = ended.filter((other) => idOf(other) !== idOf(item));
+  const isEnded = item.state === "resolved";
+  if (isEnded || others.length < ended.length) {
+    ended = isEnded ? [item, ...others].slice(0, MAX_ENDED) : others;
+    drawEnded();
+  }
   if (event.type.startsWith("io.ipconflict.anomaly.")) {
     anomalyCards.mark(item);
-    if (item.state === "resolved") anomalies.delete(item.anomaly_id);
+    if (isEnded) anomalies.delete(item.anomaly_id);
     else anomalies.set(item.anomaly_id, item);
   } else if (event.type.startsWith("io.ipconflict.conflict.")) {
     refreshSoon();
     conflictCards.mark(item);
-    if (item.state === "resolved") {
+    if (isEnded) {
       active.delete(item.conflict_id);
-      resolved = [item, ...resolved.filter((other) => other.conflict_id !== item.conflict_id)].slice(0, MAX_RESOLVED);
-      drawResolved();
     } else {
       if (!active.has(item.conflict_id)) fresh.add(item.conflict_id);
       active.set(item.conflict_id, item);

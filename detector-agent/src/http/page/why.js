@@ -43,7 +43,7 @@ function causeText(cause) {
   return cause.replaceAll("_", " ");
 }
 
-function causeTag(diagnosis) {
+export function causeTag(diagnosis) {
   if (diagnosis.cause === "unknown") return element("span", { class: "tag" }, "cause unknown");
   return element("span", { class: "tag", title: CONFIDENCE_HELP[diagnosis.confidence] }, `${causeText(diagnosis.cause)}, ${diagnosis.confidence}`);
 }

@@ -3,6 +3,7 @@
 
 mod anomalies;
 mod damage;
+mod history;
 
 use std::{
     net::IpAddr,
@@ -30,21 +31,42 @@ struct TestNode {
     health: Health,
     metrics: Arc<Metrics>,
     running: Option<(PersistenceHandle, PersistenceThread)>,
+    sink: Option<HistorySink>,
+    history: Arc<History>,
     restored: Restored,
 }
 
 impl TestNode {
     fn new(store: Store) -> Self {
+        Self::with_history(store, History::default())
+    }
+
+    fn with_history(store: Store, history: History) -> Self {
+        let history = Arc::new(history);
         let health = Health::default();
         let metrics = Arc::new(Metrics::new());
         let part = health.part(Role::Sink, "state");
         let refresh = Duration::from_secs(30);
-        let (handle, thread, restored) = start(Arc::new(store), refresh, part, &metrics).unwrap();
+        let (persistence, thread) = start(
+            Arc::new(store),
+            Arc::clone(&history),
+            refresh,
+            part,
+            &metrics,
+        )
+        .unwrap();
+        let Persistence {
+            handle,
+            sink,
+            restored,
+        } = persistence;
         Self {
             engine: Engine::new(Settings::default()),
             health,
             metrics,
             running: Some((handle, thread)),
+            sink: Some(sink),
+            history,
             restored,
         }
     }
@@ -99,6 +121,7 @@ impl TestNode {
 
     /// Shuts down: everything queued is written.
     fn end(&mut self) {
+        self.sink = None;
         if let Some((handle, thread)) = self.running.take() {
             drop(handle);
             thread.finish();

@@ -59,6 +59,7 @@ fn serve() -> Served {
             pods: Arc::default(),
             inbox,
             feed: EventFeed::default(),
+            history: Arc::default(),
             export_claims: false,
         })
         .unwrap();
