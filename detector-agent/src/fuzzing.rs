@@ -9,7 +9,10 @@ pub use detector_engine::fuzzing::open_conflicts;
 pub use crate::{
     config::file::fuzzing::settings,
     http::fuzzing::requests as http_requests,
-    ipam::fuzzing::{aws_answer, aws_file, calico_blocks, cni_networks, host_local_reservation},
+    ipam::fuzzing::{
+        aws_answer, aws_file, azure_endpoints, calico_blocks, cilium_endpoint, cni_networks,
+        host_local_reservation, kube_ovn_objects,
+    },
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
     persist::fuzzing::{open_anomalies, state_records},
     pods::fuzzing::{cni_cache, cri_sandboxes, cri_status, kube_pod},

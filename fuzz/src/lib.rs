@@ -59,12 +59,24 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fuzzing::aws_answer,
     },
     FuzzTarget {
+        name: "ipam_azure",
+        run: fuzzing::azure_endpoints,
+    },
+    FuzzTarget {
         name: "ipam_calico",
         run: fuzzing::calico_blocks,
     },
     FuzzTarget {
+        name: "ipam_cilium",
+        run: fuzzing::cilium_endpoint,
+    },
+    FuzzTarget {
         name: "ipam_host_local",
         run: fuzzing::host_local_reservation,
+    },
+    FuzzTarget {
+        name: "ipam_kube_ovn",
+        run: fuzzing::kube_ovn_objects,
     },
     FuzzTarget {
         name: "ipam_networks",

@@ -104,7 +104,7 @@ impl Seen {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
     use detector_engine::{Allocation, ChangedAddresses, Coverage, Ipam, PoolSource, Timestamp};
 
@@ -127,6 +127,7 @@ mod tests {
             completeness,
             allocated: allocated.collect::<BTreeMap<IpAddr, _>>(),
             can_detect_leaks: false,
+            record_delay: Duration::ZERO,
             read_at: Timestamp(1),
             parts: None,
         };

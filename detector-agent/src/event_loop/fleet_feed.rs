@@ -223,6 +223,8 @@ fn blocks(pool: &Pool) -> impl Iterator<Item = IpNet> + '_ {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::time::Duration;
+
     use detector_engine::{Completeness, Coverage, PoolId, PoolSource};
 
     use super::*;
@@ -248,6 +250,7 @@ mod tests {
             completeness: Completeness::Complete,
             allocated: std::collections::BTreeMap::default(),
             can_detect_leaks: true,
+            record_delay: Duration::ZERO,
             read_at: Timestamp(1),
             parts: None,
         };

@@ -5,7 +5,6 @@
 //! groups for pods). These cannot be distinguished by name, so on a node that has some nothing is concluded.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -13,10 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use detector_engine::{
-    Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource, Timestamp,
-};
-use detector_event::{State, counted, error_chain};
+use detector_engine::{Allocation, Ipam, PoolId, Timestamp};
+use detector_event::error_chain;
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
@@ -27,14 +25,15 @@ use tokio::{net::TcpStream, time::timeout};
 use super::{
     PoolRead,
     files::{self, FileError},
+    is_container_id,
     snapshot_history::SnapshotHistory,
+    source::{PoolReader, Source},
+    whole_pool::{self, Allocations, Found, MAX_ADDRESSES, WholePool},
 };
 use crate::process::clock;
 
 /// Longest file and response, in bytes; an address takes some hundred.
 pub(crate) const MAX_BYTES: u64 = 8 << 20;
-/// Most addresses that are read.
-pub(super) const MAX_ADDRESSES: usize = 16_384;
 /// Deepest nesting of the response that is searched.
 const MAX_DEPTH: usize = 12;
 /// Deadline for the response of the introspection port.
@@ -44,41 +43,71 @@ const VERSION: &str = "vpc-cni-ipam/1";
 /// Name prefix of the devices that ipamd creates for branch interfaces.
 const BRANCH_PREFIX: &str = "vlan.eth";
 
+/// The prefix of device names without a configured one.
+const DEVICE_PREFIX: &str = "eni";
+/// Time between reads: the introspection port has no notifications.
+const RECHECK: Duration = Duration::from_secs(5);
+
+pub(super) const SOURCE: Source = Source {
+    ipam: Ipam::Aws,
+    serves: |plugin, _| plugin == "aws-cni",
+    reader: |id, network, context| {
+        let prefix = network.device_prefix.as_deref().unwrap_or(DEVICE_PREFIX);
+        let file = context.settings.aws_ipam_file.clone();
+        let introspection = context.settings.aws_introspection;
+        let names = (network.name.clone(), prefix);
+        Box::new(AwsReader::new(id, names, file, introspection))
+    },
+};
+
 /// Reads ipamd's allocations.
 #[derive(Debug)]
 pub(super) struct AwsReader {
-    id: PoolId,
-    network: String,
-    device_prefix: String,
+    pool: WholePool,
     file: PathBuf,
     introspection: SocketAddr,
-    history: SnapshotHistory<Allocation>,
+}
+
+impl PoolReader for AwsReader {
+    fn directory(&self) -> Option<&Path> {
+        self.file.parent()
+    }
+
+    fn recheck(&self) -> Option<Duration> {
+        Some(RECHECK)
+    }
+
+    fn read(&mut self, _thorough: bool) -> BoxFuture<'_, Option<PoolRead>> {
+        Box::pin(async move { Some(self.read_file_or_port().await) })
+    }
 }
 
 impl AwsReader {
     pub(super) fn new(
         id: PoolId,
-        (network, device_prefix): (String, String),
+        (network, device_prefix): (String, &str),
         file: PathBuf,
         introspection: SocketAddr,
     ) -> Self {
         Self {
-            id,
-            network,
-            device_prefix,
+            pool: WholePool {
+                id,
+                ipam: Ipam::Aws,
+                network,
+                // The plugin's device names have at most four characters before the hash.
+                device_prefixes: vec![device_prefix.chars().take(4).collect()],
+                can_detect_leaks: true,
+                can_detect_deletion: true,
+                record_delay: Duration::ZERO,
+                history: SnapshotHistory::new(MAX_ADDRESSES),
+            },
             file,
             introspection,
-            history: SnapshotHistory::new(MAX_ADDRESSES),
         }
     }
 
-    /// The file's directory.
-    pub(super) fn directory(&self) -> &Path {
-        self.file.parent().unwrap_or(Path::new("/"))
-    }
-
     /// Reads the file, or queries the port.
-    pub(super) async fn read(&mut self) -> PoolRead {
+    async fn read_file_or_port(&mut self) -> PoolRead {
         let read_at = clock::now();
         let file = self.file.display();
         let (place, allocated) = match files::read(&self.file, MAX_BYTES) {
@@ -99,63 +128,19 @@ impl AwsReader {
     pub(super) fn apply(
         &mut self,
         place: String,
-        allocated: Result<BTreeMap<IpAddr, Allocation>, String>,
+        allocated: Result<Allocations, String>,
         has_branch_interfaces: bool,
         read_at: Timestamp,
     ) -> PoolRead {
-        let (allocated, completeness, state, summary) = match allocated {
+        let found = match allocated {
             Ok(allocated) if has_branch_interfaces => {
-                let allocations = counted(allocated.len(), "allocation", "allocations");
-                let summary = format!(
-                    "{allocations} in {place}; drift is not checked: addresses of branch interfaces are missing there"
-                );
-                (
-                    Some(allocated),
-                    Completeness::Unknown,
-                    State::Failed,
-                    summary,
-                )
+                let why = "addresses of branch interfaces are missing there";
+                Found::InPart(allocated, why.to_owned())
             }
-            Ok(allocated) => {
-                let allocations = counted(allocated.len(), "allocation", "allocations");
-                let summary = format!("{allocations} in {place}");
-                let completeness = if self.history.detects_mass_loss(&allocated, read_at) {
-                    Completeness::Deleted
-                } else {
-                    Completeness::Complete
-                };
-                (Some(allocated), completeness, State::Works, summary)
-            }
-            Err(reason) => {
-                let summary = format!("cannot read {place}: {reason}; drift is not checked");
-                (None, Completeness::Unknown, State::Failed, summary)
-            }
+            Ok(allocated) => Found::All(allocated),
+            Err(reason) => Found::Failed(reason),
         };
-        let changed = self.history.replace(allocated, completeness, &place);
-        let pool = Pool {
-            id: self.id,
-            source: Arc::new(PoolSource {
-                ipam: Ipam::Aws,
-                network: self.network.clone(),
-                place,
-            }),
-            coverage: Coverage {
-                ranges: Vec::new(),
-                device_prefixes: vec![self.device_prefix.clone()],
-                previously_allocated: self.history.previously_allocated.clone(),
-            },
-            completeness,
-            allocated: self.history.allocated.clone(),
-            can_detect_leaks: completeness == Completeness::Complete,
-            read_at,
-            parts: None,
-        };
-        PoolRead {
-            pool: Arc::new(pool),
-            changed,
-            state,
-            summary,
-        }
+        self.pool.apply(place, found, read_at, None)
     }
 }
 
@@ -183,15 +168,11 @@ pub(crate) struct AwsAllocation {
 }
 
 /// The allocations in ipamd's checkpoint file, by address.
-pub(super) fn parse_file(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
-    let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
+pub(super) fn parse_file(bytes: &[u8]) -> Result<Allocations, String> {
+    let mut found = Allocations::new();
     for allocation in parse_allocations(bytes)? {
         let new = allocation_of(allocation.container.as_deref());
-        match found.get_mut(&allocation.address) {
-            Some(known) if known.owner != new.owner => known.second_owner = new.owner,
-            Some(_) => {}
-            None => drop(found.insert(allocation.address, new)),
-        }
+        whole_pool::add(&mut found, allocation.address, new);
     }
     Ok(found)
 }
@@ -247,24 +228,20 @@ fn allocation_of(owner: Option<&str>) -> Allocation {
     }
 }
 
-fn is_container_id(id: &str) -> bool {
-    !id.is_empty() && id.len() <= 128 && id.chars().all(|c| c.is_ascii_graphic())
-}
-
 /// The assigned addresses in a response of the introspection port. Versions differ in nesting and in how they mark an
 /// assigned address: by a field `Assigned`, or by the times of the last assignment and its end.
-pub(super) fn parse_introspection(bytes: &[u8]) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+pub(super) fn parse_introspection(bytes: &[u8]) -> Result<Allocations, String> {
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| format!("not valid JSON: {error}"))?;
     if !value.is_object() {
         return Err("the response is not a JSON object".to_owned());
     }
-    let mut found = BTreeMap::new();
+    let mut found = Allocations::new();
     collect_assigned(&value, &mut found, 0);
     Ok(found)
 }
 
-fn collect_assigned(value: &Value, found: &mut BTreeMap<IpAddr, Allocation>, depth: usize) {
+fn collect_assigned(value: &Value, found: &mut Allocations, depth: usize) {
     if depth > MAX_DEPTH || found.len() >= MAX_ADDRESSES {
         return;
     }
@@ -309,7 +286,7 @@ fn is_assigned(address: &Value) -> bool {
 ///
 /// # Errors
 /// One sentence.
-pub(crate) async fn introspect(port: SocketAddr) -> Result<BTreeMap<IpAddr, Allocation>, String> {
+pub(crate) async fn introspect(port: SocketAddr) -> Result<Allocations, String> {
     let body = timeout(TIMEOUT, fetch(port))
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))?;
@@ -345,10 +322,13 @@ async fn fetch(introspection: SocketAddr) -> Result<Bytes, String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_engine::Completeness;
+    use detector_event::State;
+
     use super::*;
 
     fn reader() -> AwsReader {
-        let network = ("aws-cni".to_owned(), "eni".to_owned());
+        let network = ("aws-cni".to_owned(), "eni");
         AwsReader::new(
             PoolId(0),
             network,
@@ -412,7 +392,7 @@ mod tests {
             "{}",
             broken.summary
         );
-        let branches = reader.apply("f".to_owned(), Ok(BTreeMap::new()), true, Timestamp(3));
+        let branches = reader.apply("f".to_owned(), Ok(Allocations::new()), true, Timestamp(3));
         assert_eq!(branches.pool.completeness, Completeness::Unknown);
     }
 }

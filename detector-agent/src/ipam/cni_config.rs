@@ -11,13 +11,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use detector_engine::diagnosis::NetworkConfig;
+use detector_engine::{Ipam, diagnosis::NetworkConfig};
 use detector_event::State;
 use detector_event::counted;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::files::{self, FileError};
+use super::{
+    files::{self, FileError},
+    host_local,
+    source::SOURCES,
+};
 
 /// Most files that are read.
 const MAX_FILES: usize = 256;
@@ -29,49 +33,34 @@ pub(super) const MAX_NETWORKS: usize = 64;
 pub(super) const MAX_RANGES: usize = 256;
 /// Deepest nesting of delegates.
 const MAX_DEPTH: usize = 4;
-/// Default directory of `host-local`.
-const HOST_LOCAL_DATA: &str = "/var/lib/cni/networks";
 /// Default file in which flanneld writes this node's subnet.
 const FLANNEL_SUBNET: &str = "/run/flannel/subnet.env";
 
-/// A network whose addresses `host-local` assigns.
+/// A network, and the IPAM that assigns its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HostLocalNetwork {
+pub(super) struct Network {
     /// The network's name.
     pub(super) name: String,
-    /// The directory with a subdirectory per network.
-    pub(super) data_dir: PathBuf,
-    /// The addresses it assigns; empty if the configuration leaves them to another program.
-    pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
+    /// Its IPAM, if that can be read.
+    pub(super) ipam: Option<Ipam>,
+    /// The type of its IPAM in the configuration, or of a plugin that has one of its own.
+    pub(super) ipam_type: String,
     /// The plugin that creates the pods' devices.
     pub(super) plugin: String,
+    /// Prefix of the names of these devices, if it is configured.
+    pub(super) device_prefix: Option<String>,
+    /// Of `host-local`: the directory with a subdirectory per network.
+    pub(super) data_dir: Option<PathBuf>,
+    /// Of `host-local`: the addresses it assigns; empty if the configuration leaves them to another program.
+    pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
     /// It is in the file that container runtimes use.
     pub(super) is_first: bool,
-}
-
-/// A network with a supported IPAM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum IpamNetwork {
-    HostLocal(HostLocalNetwork),
-    /// The AWS VPC CNI's, with the prefix of its devices' names.
-    Aws {
-        name: String,
-        prefix: String,
-    },
-    /// The one that `calico-ipam` serves.
-    Calico(String),
 }
 
 /// The networks of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CniConfig {
-    pub(super) host_local: Vec<HostLocalNetwork>,
-    /// The network that `calico-ipam` serves.
-    pub(super) calico: Option<String>,
-    /// The network of the AWS VPC CNI, and the prefix of its devices' names.
-    pub(super) aws: Option<(String, String)>,
-    /// Unsupported IPAM plugins.
-    pub(super) unsupported: Vec<String>,
+    pub(super) networks: Vec<Network>,
     /// Files that could not be used, and why.
     pub(super) problems: Vec<String>,
     /// Networks beyond [`MAX_NETWORKS`].
@@ -105,9 +94,9 @@ pub(super) fn read(directory: &Path) -> Result<CniConfig, String> {
     for path in paths {
         match read_file(&path) {
             Ok(value) => {
-                let before = config.count();
+                let before = config.networks.len();
                 config.add_file(&value, is_first);
-                is_first &= config.count() == before;
+                is_first &= config.networks.len() == before;
             }
             Err(reason) => config.problems.push(format!("{} {reason}", path.display())),
         }
@@ -143,14 +132,13 @@ pub(super) fn summary(directory: &Path, config: &Result<CniConfig, String>) -> (
         Ok(config) => config,
         Err(reason) => return (State::Off, reason.clone()),
     };
-    let supported: Vec<String> = config
-        .networks()
-        .iter()
-        .map(|network| match network {
-            IpamNetwork::HostLocal(n) => format!("host-local ({})", n.name),
-            IpamNetwork::Aws { name, .. } => format!("aws-ipamd ({name})"),
-            IpamNetwork::Calico(name) => format!("calico-ipam ({name})"),
-        })
+    let supported: Vec<_> = config
+        .supported()
+        .map(|(ipam, network)| format!("{} ({})", ipam.name(), network.name))
+        .collect();
+    let unsupported = config.networks.iter().filter(|n| n.ipam.is_none());
+    let unsupported: Vec<_> = unsupported
+        .map(|network| format!("{} ({})", network.ipam_type, network.name))
         .collect();
     let shown = directory.display();
     let mut summary = if supported.is_empty() {
@@ -158,9 +146,9 @@ pub(super) fn summary(directory: &Path, config: &Result<CniConfig, String>) -> (
     } else {
         format!("found in {shown}: {}", supported.join(", "))
     };
-    if !config.unsupported.is_empty() {
+    if !unsupported.is_empty() {
         summary.push_str("; not supported: ");
-        summary.push_str(&config.unsupported.join(", "));
+        summary.push_str(&unsupported.join(", "));
     }
     if config.skipped > 0 {
         summary.push_str(&format!(
@@ -191,47 +179,19 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
 
 impl CniConfig {
     fn for_diagnosis(&self) -> Vec<NetworkConfig> {
-        let other = |name: &str, ipam: &str| NetworkConfig {
-            name: name.to_owned(),
-            ipam: ipam.to_owned(),
-            data_dir: None,
-            ranges: Vec::new(),
-        };
-        let networks = self.networks().into_iter().map(|network| match network {
-            IpamNetwork::HostLocal(network) => NetworkConfig {
-                name: network.name,
-                ipam: "host-local".to_owned(),
-                data_dir: Some(network.data_dir.display().to_string()),
-                ranges: network.ranges,
-            },
-            IpamNetwork::Aws { name, .. } => other(&name, "aws-cni"),
-            IpamNetwork::Calico(name) => other(&name, "calico-ipam"),
+        let networks = self.networks.iter().map(|network| NetworkConfig {
+            name: network.name.clone(),
+            ipam: network.ipam_type.clone(),
+            data_dir: network.data_dir.as_ref().map(|d| d.display().to_string()),
+            ranges: network.ranges.clone(),
         });
-        // `<type> (<network>)`
-        let unsupported = self.unsupported.iter().filter_map(|text| {
-            let (ipam, name) = text.split_once(" (")?;
-            Some(other(name.trim_end_matches(')'), ipam))
-        });
-        networks.chain(unsupported).collect()
+        networks.collect()
     }
 
-    /// The networks with a supported IPAM.
-    pub(super) fn networks(&self) -> Vec<IpamNetwork> {
-        let host_local = self.host_local.iter().cloned().map(IpamNetwork::HostLocal);
-        let aws = self.aws.iter().map(|(name, prefix)| IpamNetwork::Aws {
-            name: name.clone(),
-            prefix: prefix.clone(),
-        });
-        let calico = self.calico.iter().cloned().map(IpamNetwork::Calico);
-        host_local.chain(aws).chain(calico).collect()
-    }
-
-    /// The number of networks, with or without a supported IPAM.
-    pub(super) fn count(&self) -> usize {
-        self.host_local.len()
-            + usize::from(self.calico.is_some())
-            + usize::from(self.aws.is_some())
-            + self.unsupported.len()
+    /// The networks whose IPAM can be read.
+    pub(super) fn supported(&self) -> impl Iterator<Item = (Ipam, &Network)> {
+        let networks = self.networks.iter();
+        networks.filter_map(|network| Some((network.ipam?, network)))
     }
 
     /// Adds the networks of one file.
@@ -248,7 +208,11 @@ impl CniConfig {
         let network = text(value, "name").filter(|_| depth > 0).unwrap_or(network);
         for list in ["plugins", "delegates"] {
             let inner = value.get(list).and_then(Value::as_array);
-            for plugin in inner.into_iter().flatten() {
+            for (position, plugin) in inner.into_iter().flatten().enumerate() {
+                // A chained plugin leaves the addresses to the first one, whatever it does alone.
+                if list == "plugins" && position > 0 && plugin.get("ipam").is_none() {
+                    continue;
+                }
                 // The network's name is next to the list; a delegate has a name of its own.
                 let name = if list == "delegates" {
                     text(plugin, "name").unwrap_or(network)
@@ -275,82 +239,94 @@ impl CniConfig {
         let Some(plugin) = text(value, "type") else {
             return;
         };
-        if self.count() >= MAX_NETWORKS {
+        if self.networks.len() >= MAX_NETWORKS {
             self.skipped += 1;
             return;
         }
-        match plugin {
-            "flannel" => {
-                self.add_flannel(value, network, is_first);
-                return;
-            }
-            "aws-cni" => {
-                let prefix = text(value, "vethPrefix").unwrap_or("eni");
-                // The plugin's device names have at most four characters before the hash.
-                self.aws = Some((network.to_owned(), prefix.chars().take(4).collect()));
-                return;
-            }
-            _ => {}
-        }
-        let Some(ipam) = value.get("ipam").filter(|ipam| ipam.is_object()) else {
+        if plugin == "flannel" {
+            self.add_flannel(value, network, is_first);
             return;
-        };
-        match text(ipam, "type") {
-            Some("host-local") => self.add_host_local(ipam, network, plugin, is_first),
-            Some("calico-ipam") => self.calico = Some(network.to_owned()),
-            Some(other) => {
-                let other = format!("{other} ({network})");
-                if !self.unsupported.contains(&other) {
-                    self.unsupported.push(other);
-                }
-            }
-            None => {}
         }
+        let ipam = value.get("ipam").unwrap_or(&Value::Null);
+        self.add_ipam(value, ipam, network, plugin, is_first);
     }
 
-    fn add_host_local(&mut self, ipam: &Value, network: &str, plugin: &str, is_first: bool) {
-        let data_dir = text(ipam, "dataDir").filter(|d| !d.is_empty());
-        let new = HostLocalNetwork {
-            name: network.to_owned(),
-            data_dir: data_dir.unwrap_or(HOST_LOCAL_DATA).into(),
-            ranges: ranges(ipam),
-            plugin: plugin.to_owned(),
-            is_first,
-        };
+    /// Adds a network, unless its plugin assigns no addresses.
+    fn add_ipam(
+        &mut self,
+        value: &Value,
+        ipam: &Value,
+        network: &str,
+        plugin: &str,
+        is_first: bool,
+    ) {
+        let ipam_type = text(ipam, "type").unwrap_or_default();
+        let is_host_local = ipam_type == "host-local";
         // The name becomes a directory's.
         let is_valid_name =
             !network.is_empty() && !network.contains('/') && network != "." && network != "..";
-        if !is_valid_name {
+        if is_host_local && !is_valid_name {
             self.problems
                 .push(format!("{network:?} is not a valid network name"));
-        } else if let Some(known) = self
-            .host_local
-            .iter_mut()
-            .find(|known| known.name == new.name && known.data_dir == new.data_dir)
-        {
-            known.ranges.extend(new.ranges);
-            known.ranges.truncate(MAX_RANGES);
-            known.is_first |= is_first;
-        } else {
-            self.host_local.push(new);
+            return;
+        }
+        let source = SOURCES.iter().find(|s| (s.serves)(plugin, ipam_type));
+        let ipam_type = match (source, ipam_type) {
+            (None, "") => return,
+            (Some(_), "") => plugin,
+            (_, ipam_type) => ipam_type,
+        };
+        self.add(Network {
+            name: network.to_owned(),
+            ipam: source.map(|source| source.ipam),
+            ipam_type: ipam_type.to_owned(),
+            plugin: plugin.to_owned(),
+            device_prefix: text(value, "vethPrefix").map(str::to_owned),
+            data_dir: is_host_local.then(|| host_local::data_dir(ipam, plugin)),
+            ranges: if is_host_local {
+                ranges(ipam)
+            } else {
+                Vec::new()
+            },
+            is_first,
+        });
+    }
+
+    /// Adds a network. Those of one `host-local` directory are one, and every other IPAM serves one network of the node.
+    fn add(&mut self, new: Network) {
+        let is_same = |known: &&mut Network| {
+            known.ipam == new.ipam
+                && match new.ipam {
+                    Some(Ipam::HostLocal) => {
+                        known.name == new.name && known.data_dir == new.data_dir
+                    }
+                    Some(_) => true,
+                    None => known.name == new.name && known.ipam_type == new.ipam_type,
+                }
+        };
+        match self.networks.iter_mut().find(is_same) {
+            Some(known) if new.ipam == Some(Ipam::HostLocal) => {
+                known.ranges.extend(new.ranges);
+                known.ranges.truncate(MAX_RANGES);
+                known.is_first |= new.is_first;
+            }
+            Some(known) => *known = new,
+            None => self.networks.push(new),
         }
     }
 
     /// flannel delegates to `bridge` with `host-local`, for the subnet that flanneld leased.
     fn add_flannel(&mut self, value: &Value, network: &str, is_first: bool) {
-        let mut ipam = value.get("ipam").cloned().unwrap_or_default();
-        if let Value::Null = ipam {
-            ipam = Value::Object(serde_json::Map::new());
-        }
+        let configured = value.get("ipam").unwrap_or(&Value::Null);
+        let mut ipam = configured.as_object().cloned().unwrap_or_default();
+        ipam.insert("type".to_owned(), "host-local".into());
         let plugin = value
             .get("delegate")
             .and_then(|d| text(d, "type"))
             .unwrap_or("bridge")
             .to_owned();
         let file = text(value, "subnetFile").unwrap_or(FLANNEL_SUBNET);
-        if ranges(&ipam).is_empty()
-            && let Some(ipam) = ipam.as_object_mut()
-        {
+        if ranges(configured).is_empty() {
             match flannel_subnets(Path::new(file)) {
                 Ok(subnets) => {
                     let subnets = subnets.into_iter();
@@ -362,7 +338,7 @@ impl CniConfig {
                 Err(error) => self.problems.push(format!("{file} {error}")),
             }
         }
-        self.add_host_local(&ipam, network, &plugin, is_first);
+        self.add_ipam(value, &ipam.into(), network, &plugin, is_first);
     }
 }
 

@@ -1,26 +1,27 @@
 //! Files and responses of IPAM plugins with any content; see [`crate::fuzzing`].
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::SocketAddr;
 
-use detector_engine::{Allocation, PoolId, Timestamp};
+use detector_engine::{Allocation, Ipam, PoolId, Timestamp};
 use kube::api::{DynamicObject, ObjectList};
 use serde_json::Value;
 
 use super::{
+    MAX_ID,
     aws::{self, AwsReader},
+    azure,
     calico::{self, NodeBlocks},
+    cilium,
     cni_config::{self, CniConfig},
-    host_local,
+    host_local, kube_ovn,
+    whole_pool::{Allocations, MAX_ADDRESSES},
 };
 
 /// Reads a reservation of `host-local`.
 pub fn host_local_reservation(bytes: &[u8]) {
     if let Some(owner) = host_local::parse_owner(bytes) {
         assert!(
-            (1..=host_local::MAX_ID).contains(&owner.len())
+            (1..=MAX_ID).contains(&owner.len())
                 && owner.bytes().all(|byte| byte.is_ascii_graphic()),
             "invalid container id {owner:?}"
         );
@@ -38,18 +39,18 @@ pub fn aws_answer(bytes: &[u8]) {
 }
 
 /// Applies the allocations, then a failed read, then an empty snapshot.
-fn apply_and_lose(parsed: Result<BTreeMap<IpAddr, Allocation>, String>) {
+fn apply_and_lose(parsed: Result<Allocations, String>) {
     let Ok(allocated) = parsed else {
         return;
     };
-    assert!(allocated.len() <= aws::MAX_ADDRESSES, "{}", allocated.len());
-    let network = ("aws-cni".to_owned(), "eni".to_owned());
+    assert!(allocated.len() <= MAX_ADDRESSES, "{}", allocated.len());
+    let network = ("aws-cni".to_owned(), "eni");
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut reader = AwsReader::new(PoolId(0), network, "ipam.json".into(), nowhere);
     for (time, read, expected) in [
         (1, Ok(allocated.clone()), allocated.len()),
         (2, Err("failed".to_owned()), allocated.len()),
-        (3, Ok(BTreeMap::new()), 0),
+        (3, Ok(Allocations::new()), 0),
     ] {
         let failed = read.is_err();
         let read = reader.apply("file".to_owned(), read, false, Timestamp(time));
@@ -78,11 +79,44 @@ pub fn calico_blocks(bytes: &[u8]) {
         add_all(&mut blocks, &page);
     }
     assert!(blocks.allocated.len() <= calico::MAX_ADDRESSES);
+    check_owners(&blocks.allocated);
+}
+
+/// Reads the state of a Cilium endpoint.
+pub fn cilium_endpoint(bytes: &[u8]) {
+    if let Ok(endpoint) = cilium::parse(bytes) {
+        assert!(endpoint.addresses.len() <= 2);
+    }
+}
+
+/// Reads the file of Azure's CNS.
+pub fn azure_endpoints(bytes: &[u8]) {
+    if let Ok(allocated) = azure::parse(bytes) {
+        check_allocations(&allocated);
+    }
+}
+
+/// Reads a page of Kube-OVN's `IP` objects in the JSON of the Kubernetes API; this node is `kube-ovn-worker`.
+pub fn kube_ovn_objects(bytes: &[u8]) {
+    let Ok(page) = serde_json::from_slice::<ObjectList<DynamicObject>>(bytes) else {
+        return;
+    };
+    if let Ok(allocated) = kube_ovn::parse(&mut page.items.iter(), "kube-ovn-worker") {
+        check_allocations(&allocated);
+    }
+}
+
+fn check_allocations(allocated: &Allocations) {
+    assert!(allocated.len() <= MAX_ADDRESSES);
+    check_owners(allocated);
+}
+
+fn check_owners(allocated: &Allocations) {
     let has_same_owner_twice = |allocation: &Allocation| {
         allocation.second_owner.is_some() && allocation.second_owner == allocation.owner
     };
     assert!(
-        !blocks.allocated.values().any(has_same_owner_twice),
+        !allocated.values().any(has_same_owner_twice),
         "one owner counts as two"
     );
 }
@@ -97,8 +131,8 @@ pub fn cni_networks(bytes: &[u8]) {
     let mut config = CniConfig::default();
     config.add_file(&value, true);
     config.add_file(&value, false);
-    assert!(config.count() <= cni_config::MAX_NETWORKS);
-    for network in &config.host_local {
+    assert!(config.networks.len() <= cni_config::MAX_NETWORKS);
+    for (ipam, network) in config.supported() {
         assert!(
             network.ranges.len() <= cni_config::MAX_RANGES,
             "{network:?}"
@@ -110,6 +144,9 @@ pub fn cni_networks(bytes: &[u8]) {
                 .all(|range| range.start() <= range.end()),
             "{network:?}"
         );
+        if ipam != Ipam::HostLocal {
+            continue;
+        }
         let name = std::path::Path::new(&network.name);
         let mut parts = name.components();
         assert!(
@@ -160,7 +197,7 @@ mod tests {
         let mut config = CniConfig::default();
         let value = serde_json::from_slice(input!("ipam_networks/multus")).unwrap();
         config.add_file(&value, true);
-        assert_eq!(config.count(), 2);
+        assert_eq!(config.networks.len(), 2);
         assert_eq!(
             cni_config::leased_subnets(input!("ipam_networks/flannel-lease")).len(),
             2

@@ -13,26 +13,54 @@ use std::{
     os::unix::fs::{DirEntryExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use detector_engine::{Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource};
 use detector_event::{State, counted};
+use futures_util::future::BoxFuture;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
+use serde_json::Value;
 
-use super::{PoolRead, cni_config::HostLocalNetwork, files, snapshot_history::SnapshotHistory};
+use super::{
+    PoolRead,
+    cni_config::Network,
+    files, is_container_id,
+    snapshot_history::SnapshotHistory,
+    source::{PoolReader, Source},
+};
 use crate::process::clock;
 
 /// Most entries of a directory: more than a /16 has.
 const MAX_ENTRIES: usize = 70_000;
 /// Bytes read of one file: an id of 64 characters and an interface's name are shorter.
 const MAX_BYTES: u64 = 512;
-/// Longest container id.
-pub(super) const MAX_ID: usize = 128;
 /// Most released addresses that are remembered.
 const MAX_PREVIOUS: usize = 70_000;
 /// Plugins that give every pod a device on the host, so that an allocation without one is a leak. Others, such as macvlan,
 /// do not.
-const PLUGINS_WITH_DEVICES: [&str; 4] = ["bridge", "calico", "kindnet", "ptp"];
+const PLUGINS_WITH_DEVICES: [&str; 5] = ["antrea", "bridge", "calico", "kindnet", "ptp"];
+/// The directory that a configuration without `dataDir` means.
+const DATA_DIR: &str = "/var/lib/cni/networks";
+/// The same with Antrea, whose agent runs the plugin in a container that has this directory of the node at /var/lib/cni.
+const ANTREA_DATA_DIR: &str = "/var/run/antrea/cni/networks";
+
+pub(super) const SOURCE: Source = Source {
+    ipam: Ipam::HostLocal,
+    serves: |_, ipam| ipam == "host-local",
+    reader: |id, network, _| Box::new(HostLocalReader::new(id, network.clone())),
+};
+
+/// The directory with a subdirectory for each network, by the plugin and its `ipam` section.
+pub(super) fn data_dir(ipam: &Value, plugin: &str) -> PathBuf {
+    let configured = ipam.get("dataDir").and_then(Value::as_str);
+    let configured = configured.filter(|d| !d.is_empty());
+    let default = match plugin {
+        "antrea" => ANTREA_DATA_DIR,
+        _ => DATA_DIR,
+    };
+    configured.unwrap_or(default).into()
+}
 
 /// The file's inode, and the allocation it stands for.
 type Reservation = (u64, Allocation);
@@ -62,21 +90,34 @@ enum DirectoryState {
 
 /// Reads the reservations of one network.
 #[derive(Debug)]
-pub(super) struct HostLocalReader {
+struct HostLocalReader {
     id: PoolId,
-    pub(super) network: HostLocalNetwork,
-    pub(super) directory: PathBuf,
+    network: Network,
+    data_dir: PathBuf,
+    directory: PathBuf,
     source: Arc<PoolSource>,
     history: SnapshotHistory<Reservation>,
     /// The directory was read at least once.
     was_seen: bool,
 }
 
+impl PoolReader for HostLocalReader {
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
+    }
+
+    fn read(&mut self, thorough: bool) -> BoxFuture<'_, Option<PoolRead>> {
+        Box::pin(async move { Some(self.read_directory(thorough)) })
+    }
+}
+
 impl HostLocalReader {
-    pub(super) fn new(id: PoolId, network: HostLocalNetwork) -> Self {
-        let directory = network.data_dir.join(&network.name);
+    fn new(id: PoolId, network: Network) -> Self {
+        let data_dir = network.data_dir.clone().unwrap_or_default();
+        let directory = data_dir.join(&network.name);
         Self {
             id,
+            data_dir,
             source: Arc::new(PoolSource {
                 ipam: Ipam::HostLocal,
                 network: network.name.clone(),
@@ -90,7 +131,7 @@ impl HostLocalReader {
     }
 
     /// Reads the directory. `thorough`: reads files again that look unchanged.
-    pub(super) fn read(&mut self, thorough: bool) -> PoolRead {
+    fn read_directory(&mut self, thorough: bool) -> PoolRead {
         let read_at = clock::now();
         let directory = self.list(thorough);
         let (state, summary) = self.summary(&directory);
@@ -143,6 +184,7 @@ impl HostLocalReader {
                 .collect(),
             can_detect_leaks: completeness == Completeness::Complete
                 && PLUGINS_WITH_DEVICES.contains(&self.network.plugin.as_str()),
+            record_delay: Duration::ZERO,
             read_at,
             parts: None,
         };
@@ -197,7 +239,7 @@ impl HostLocalReader {
 
     fn list(&self, thorough: bool) -> DirectoryState {
         let is_orphan = |path: &Path| fs::metadata(path).is_ok_and(|m| m.nlink() == 0);
-        if is_orphan(&self.network.data_dir) || is_orphan(&self.directory) {
+        if is_orphan(&self.data_dir) || is_orphan(&self.directory) {
             return DirectoryState::Orphaned;
         }
         let entries = match fs::read_dir(&self.directory) {
@@ -253,10 +295,10 @@ impl HostLocalReader {
             let reason = format!("it {}", files::FileError::Dangling(target));
             return DirectoryState::Unreadable(reason);
         }
-        if self.was_seen || self.network.data_dir.is_dir() {
+        if self.was_seen || self.data_dir.is_dir() {
             return DirectoryState::Deleted;
         }
-        let mut ancestors = self.network.data_dir.ancestors().skip(1);
+        let mut ancestors = self.data_dir.ancestors().skip(1);
         let existing = ancestors.find(|path| path.exists());
         // In a container everything except mounts belongs to the image: the directory may well exist on the node.
         let is_in_image = existing.is_none_or(|path| {
@@ -265,7 +307,7 @@ impl HostLocalReader {
         if is_in_image {
             DirectoryState::NeverSeen(format!(
                 "{} does not exist: no address was allocated yet, or the node's directory is not mounted into the agent",
-                self.network.data_dir.display()
+                self.data_dir.display()
             ))
         } else {
             DirectoryState::Deleted
@@ -282,6 +324,5 @@ fn read_owner(path: &Path) -> Option<Arc<str>> {
 pub(super) fn parse_owner(bytes: &[u8]) -> Option<Arc<str>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let id = text.lines().next()?.trim();
-    let is_valid = !id.is_empty() && id.len() <= MAX_ID && id.chars().all(|c| c.is_ascii_graphic());
-    is_valid.then(|| id.into())
+    is_container_id(id).then(|| id.into())
 }

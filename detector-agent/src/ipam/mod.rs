@@ -1,9 +1,9 @@
 //! IPAM sources: which IPAM assigns the addresses of this node's pods, and what it has allocated.
 //!
 //! ```text
-//! /etc/cni/net.d ──cni_config──► networks ──► host_local, aws, calico ──Pool──► event loop
-//!                                                    ▲                              │
-//!                                                    └──── "read this pool now" ────┘
+//! /etc/cni/net.d ──cni_config──► networks ──► host_local, calico, … (SOURCES) ──Pool──► event loop
+//!                                                    ▲                                     │
+//!                                                    └─────── "read this pool now" ────────┘
 //! ```
 //!
 //! Runs on a thread of its own, which may wait for a disk or an API. The [`engine`](detector_engine) compares: it gets each
@@ -14,18 +14,24 @@
 //! as parts of `/readyz`, in the log once per change, and by `check`.
 
 pub(crate) mod aws;
+mod azure;
 pub(crate) mod calico;
+mod cilium;
 mod cni_config;
 mod directory_watch;
 mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
+mod kube_objects;
+mod kube_ovn;
 mod once;
-mod reader;
+mod read_budget;
 mod settings;
 mod snapshot_history;
+mod source;
 mod watcher;
+mod whole_pool;
 
 pub(crate) use cni_config::network_config;
 use detector_engine::{ChangedAddresses, Pool};
@@ -36,6 +42,13 @@ pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
 
 use std::sync::Arc;
+
+/// Longest container id.
+const MAX_ID: usize = 128;
+
+fn is_container_id(text: &str) -> bool {
+    (1..=MAX_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
 
 /// The outcome of reading one pool.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::{
     cni_config,
-    reader::PoolReader,
     settings::{IpamMode, IpamSettings},
+    source::{Context, open, part_name},
 };
 use crate::kube_client::KubeClient;
 
@@ -36,8 +36,20 @@ pub fn read_once(
     let config = cni_config::read(&settings.cni_conf_dir);
     let (_, summary) = cni_config::summary(&settings.cni_conf_dir, &config);
     snapshot.summaries.push(summary);
-    let networks = config.unwrap_or_default().networks();
-    if networks.is_empty() {
+    let config = config.unwrap_or_default();
+    let context = Context {
+        settings,
+        node,
+        kube: kube.as_ref(),
+        blocks: &Arc::default(),
+    };
+    let readers: Vec<_> = (0..)
+        .zip(config.supported())
+        .filter_map(|(number, (_, network))| {
+            Some((part_name(network), open(PoolId(number), network, &context)?))
+        })
+        .collect();
+    if readers.is_empty() {
         return snapshot;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -52,8 +64,7 @@ pub fn read_once(
             return snapshot;
         }
     };
-    for (number, network) in (0..).zip(networks) {
-        let mut reader = PoolReader::new(network, PoolId(number), settings, node, kube.clone());
+    for (name, mut reader) in readers {
         match runtime.block_on(async { timeout(limit, reader.read(true)).await }) {
             // Cannot happen: only what is followed has to wait for something to read.
             Ok(None) => {}
@@ -63,7 +74,7 @@ pub fn read_once(
             }
             Err(_) => snapshot
                 .summaries
-                .push(format!("{}: no answer within {limit:?}", reader.name())),
+                .push(format!("{name}: no answer within {limit:?}")),
         }
     }
     snapshot

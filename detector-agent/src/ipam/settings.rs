@@ -72,6 +72,26 @@ pub struct IpamSettings {
     )]
     pub aws_introspection: SocketAddr,
 
+    /// Directory in which Cilium keeps the state of its endpoints.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "IPCONFLICT_CILIUM_STATE_DIR",
+        help_heading = heading::IPAM,
+        default_value = "/var/run/cilium/state"
+    )]
+    pub cilium_state_dir: PathBuf,
+
+    /// File in which Azure's CNS keeps the addresses of its endpoints.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "IPCONFLICT_AZURE_ENDPOINTS_FILE",
+        help_heading = heading::IPAM,
+        default_value = "/var/run/azure-cns/azure-endpoints.json"
+    )]
+    pub azure_endpoints_file: PathBuf,
+
     /// Report an allocation that no pod uses after this time.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = parse_duration)]
     pub ipam_leak_after: Duration,
@@ -100,6 +120,8 @@ impl Default for IpamSettings {
             aws_ipam_file: PathBuf::new(),
             aws_log_file: PathBuf::new(),
             aws_introspection: ([127, 0, 0, 1], 1).into(),
+            cilium_state_dir: PathBuf::new(),
+            azure_endpoints_file: PathBuf::new(),
             ipam_leak_after: Duration::from_mins(10),
         }
     }

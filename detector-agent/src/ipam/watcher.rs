@@ -18,10 +18,10 @@ use tracing::{info, warn};
 
 use super::{
     calico::FollowedBlocks,
-    cni_config::{self, CniConfig, IpamNetwork},
+    cni_config::{self, CniConfig, Network},
     directory_watch::{ChangedSubjects, DirectoryWatch},
-    reader::PoolReader,
     settings::{IpamMode, IpamSettings},
+    source::{Context, PoolReader, open, part_name},
 };
 use crate::{
     health::{Health, Part},
@@ -30,8 +30,6 @@ use crate::{
 
 /// Time between reads of everything, whatever inotify reported.
 const RECHECK: Duration = Duration::from_secs(30);
-/// The same with ipamd, whose introspection port has no notifications.
-const RECHECK_AWS: Duration = Duration::from_secs(5);
 /// The same without inotify.
 const RECHECK_POLLING: Duration = Duration::from_millis(500);
 /// Pause between two rounds, so that one round covers all changes in it.
@@ -59,7 +57,7 @@ pub struct IpamWatcher<F> {
     /// What was last logged of each part: its state, and its summary without digits.
     logged: HashMap<String, (State, String)>,
     config: Option<Result<CniConfig, String>>,
-    readers: BTreeMap<PoolId, (IpamNetwork, PoolReader)>,
+    readers: BTreeMap<PoolId, (Network, Box<dyn PoolReader>)>,
     next_id: u32,
     /// Pools that were found and not read yet.
     unread: BTreeSet<PoolId>,
@@ -167,22 +165,19 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     }
 
     fn recheck_period(&self) -> Duration {
-        let is_aws = |(_, reader): &(IpamNetwork, PoolReader)| matches!(reader, PoolReader::Aws(_));
         if self.directories.is_none() {
-            RECHECK_POLLING
-        } else if self.readers.values().any(is_aws) {
-            RECHECK_AWS
-        } else {
-            RECHECK
+            return RECHECK_POLLING;
         }
+        let own = self.readers.values().filter_map(|(_, r)| r.recheck());
+        own.min().unwrap_or(RECHECK)
     }
 
-    /// Marks a requested pool; of Calico's, the block is read first.
+    /// Marks a requested pool, unless its reader has to read that part first.
     fn request(&mut self, request: PoolRequest, dirty: &mut BTreeSet<Subject>) {
-        match self.readers.get(&request.pool) {
-            Some((_, PoolReader::Calico(reader))) => reader.request(request.address),
-            Some(_) => drop(dirty.insert(Subject::Pool(request.pool))),
-            None => {}
+        if let Some((_, reader)) = self.readers.get(&request.pool)
+            && !reader.request(request.address)
+        {
+            dirty.insert(Subject::Pool(request.pool));
         }
     }
 
@@ -213,13 +208,14 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
         if self.config.as_ref() == Some(&config) {
             return true;
         }
-        let networks = config.clone().unwrap_or_default().networks();
+        let networks = config.clone().unwrap_or_default();
+        let networks: Vec<_> = networks.supported().map(|(_, n)| n.clone()).collect();
         // A network that stays keeps its pool and its last snapshot.
         let removed = self
             .readers
             .extract_if(.., |_, (network, _)| !networks.contains(network));
-        for (id, (_, reader)) in removed.collect::<Vec<_>>() {
-            let name = reader.name();
+        for (id, (network, _)) in removed.collect::<Vec<_>>() {
+            let name = part_name(&network);
             self.part(&name)
                 .off("the CNI configuration no longer has this network");
             self.logged.remove(&name);
@@ -233,10 +229,17 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                 continue;
             }
             let id = PoolId(self.next_id);
+            let context = Context {
+                settings: &self.settings,
+                node: &self.node,
+                kube: self.kube.as_ref(),
+                blocks: &self.blocks,
+            };
+            let Some(mut reader) = open(id, &network, &context) else {
+                continue;
+            };
             self.next_id += 1;
-            let kube = self.kube.clone();
-            let mut reader = PoolReader::new(network.clone(), id, &self.settings, &self.node, kube);
-            reader.follow(self.followed.0.clone(), &self.blocks);
+            reader.follow(self.followed.0.clone());
             self.readers.insert(id, (network, reader));
             self.unread.insert(id);
             dirty.insert(Subject::Pool(id));
@@ -253,10 +256,10 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
 
     /// Reads a pool and notifies of it; `false` once `notify` returned `false`.
     async fn read_pool(&mut self, id: PoolId, thorough: bool) -> bool {
-        let Some((_, reader)) = self.readers.get(&id) else {
+        let Some((network, reader)) = self.readers.get(&id) else {
             return true;
         };
-        let name = reader.name();
+        let name = part_name(network);
         // Before reading, so that no later change is missed.
         if let Some(directory) = reader.directory().map(Path::to_owned) {
             self.watch(Subject::Pool(id), &directory);

@@ -294,6 +294,66 @@ fn unreadable_blocks_are_reported_and_raise_nothing() {
     );
 }
 
+const OVN_IPS: &str = "/apis/kubeovn.io/v1/ips";
+
+/// An `IP` object of this node, as Kube-OVN's controller creates it.
+fn ovn_ip(name: &str, namespace: &str, address: &str) -> Value {
+    json!({"apiVersion": "kubeovn.io/v1", "kind": "IP",
+        "metadata": {"name": name, "labels": {"ovn.kubernetes.io/node-name": NODE}},
+        "spec": {"podName": name.split('.').next(), "namespace": namespace, "subnet": "ovn-default",
+            "nodeName": NODE, "ipAddress": address, "v4IpAddress": address, "v6IpAddress": "",
+            "attachIps": [], "attachMacs": [], "attachSubnets": [], "containerID": "", "podType": ""}})
+}
+
+/// Kube-OVN releases an address in use, and gives it back.
+#[test]
+fn released_kube_ovn_address_is_drift_until_allocated_again() {
+    let node = Node::new("kubeovn").unwrap();
+    let api = KubeApi::start(node.netns()).unwrap();
+    let own = ovn_ip(&format!("node-{NODE}"), "", "100.64.0.3");
+    api.apply_object(OVN_IPS, own);
+    let pod_name = "web-1.shop";
+    api.apply_object(OVN_IPS, ovn_ip(pod_name, "shop", "10.16.0.3"));
+    let directory = tempfile::tempdir().unwrap();
+    configure(
+        directory.path(),
+        &json!({"name": "kube-ovn", "cniVersion": "0.3.1", "plugins": [
+            {"type": "kube-ovn", "server_socket": "/run/openvswitch/kube-ovn-daemon.sock"},
+            {"type": "portmap", "capabilities": {"portMappings": true}}]}),
+    );
+    // The second one was never allocated while the agent ran.
+    let pods = [
+        ("0a4917617e15_h", "10.16.0.3"),
+        ("bc526fae4ba0_h", "10.16.0.4"),
+    ];
+    let pods = pods.map(|(name, ip)| PodSpec::new(name).address(format!("{ip}/16")));
+    let _pods = node.add_pods(&pods).unwrap();
+    let command = run(directory.path())
+        .arg("--kube=on")
+        .env("KUBECONFIG", api.kubeconfig());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    agent
+        .wait_log(DEADLINE, "2 allocations in ips.kubeovn.io")
+        .unwrap();
+    for round in 1..=2 {
+        api.delete_object(OVN_IPS, pod_name);
+        let raised = wait_for(&agent, ANOMALY_RAISED, round);
+        assert_eq!(
+            facts(&raised),
+            wanted(&[("10.16.0.3", "ipam_drift", "not_allocated")])
+        );
+        assert_eq!(raised[0].ipam.as_deref(), Some("kube-ovn"));
+        api.apply_object(OVN_IPS, ovn_ip(pod_name, "shop", "10.16.0.3"));
+        let resolved = wait_for(&agent, ANOMALY_RESOLVED, round);
+        let reason = resolved.last().unwrap().resolved_because.clone();
+        assert_eq!(reason.as_deref(), Some("allocated"));
+    }
+    for request in api.requests() {
+        let is_restricted = request.contains("labelSelector=") || request.contains("limit=1");
+        assert!(is_restricted || !request.contains(OVN_IPS), "{request}");
+    }
+}
+
 /// Old ipamd versions have no file, only a port.
 #[test]
 fn introspection_port_is_read_if_there_is_no_file() {

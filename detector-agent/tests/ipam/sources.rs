@@ -90,6 +90,94 @@ fn wait_for(agent: &Agent, event: &str, kind: &str, count: usize) -> Vec<Anomaly
 }
 
 #[test]
+fn azure_endpoints_are_compared_with_live_addresses() {
+    let places = Places::new();
+    places.config(
+        "10-azure.conflist",
+        &json!({"cniVersion": "0.3.0", "name": "azure", "plugins": [
+            {"type": "azure-vnet", "mode": "transparent", "ipam": {"type": "azure-cns"}}]}),
+    );
+    let write = |addresses: &[&str]| {
+        let endpoint = |(number, address): (usize, &&str)| {
+            let addresses = json!([{"IP": address, "Mask": "////AA=="}]);
+            let interface = json!({"IPv4": addresses, "NICType": "InfraNIC"});
+            let endpoint = json!({"PodName": format!("web-{number}"), "PodNamespace": "shop",
+                "IfnameToIPMap": {"eth0": interface}});
+            (format!("{number:064x}"), endpoint)
+        };
+        let endpoints: serde_json::Map<_, _> = addresses.iter().enumerate().map(endpoint).collect();
+        let text = json!({"Endpoints": endpoints}).to_string();
+        fs::write(places.at("endpoints.tmp"), text).unwrap();
+        fs::rename(
+            places.at("endpoints.tmp"),
+            places.at("azure-endpoints.json"),
+        )
+        .unwrap();
+    };
+    write(&["10.241.0.65"]);
+    let node = Node::new("azure").unwrap();
+    let pods = [65, 66]
+        .map(|last| PodSpec::new(format!("azv{last:011x}")).address(format!("10.241.0.{last}/32")));
+    let _pods = node.add_pods(&pods).unwrap();
+    let command = places
+        .run()
+        .arg("--azure-endpoints-file")
+        .arg(places.at("azure-endpoints.json"));
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let raised = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 1);
+    assert_eq!(raised[0].address, "10.241.0.66");
+    assert_eq!(raised[0].ipam.as_deref(), Some("azure-cns"));
+    write(&["10.241.0.65", "10.241.0.66"]);
+    wait_for(&agent, ANOMALY_RESOLVED, "ipam_drift", 1);
+    // The same address twice.
+    write(&["10.241.0.65", "10.241.0.66", "10.241.0.65"]);
+    let raised = wait_for(&agent, ANOMALY_RAISED, "ipam_drift", 2);
+    assert_eq!(raised[1].address, "10.241.0.65");
+    assert_eq!(raised[1].cause, "two_owners");
+}
+
+#[test]
+fn cilium_endpoint_without_a_pod_is_a_leak() {
+    let places = Places::new();
+    places.config(
+        "05-cilium.conflist",
+        &json!({"cniVersion": "0.3.1", "name": "cilium", "plugins": [
+            {"type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cilium-cni.log"}]}),
+    );
+    let write = |id: &str, address: &str, pod: &str| {
+        let directory = places.at("state").join(id);
+        fs::create_dir_all(places.at("state").join(format!("{id}_next"))).unwrap();
+        let state = json!({"ID": id.parse::<u16>().unwrap(), "dockerID": format!("{id:0>64}"),
+            "IfName": format!("lxc{id}"), "IPv4": address, "IPv6": "", "K8sPodName": pod, "K8sNamespace": "shop"});
+        let next = places.at("state").join(format!("{id}_next"));
+        fs::write(next.join("ep_config.json"), state.to_string()).unwrap();
+        fs::rename(next, directory).unwrap();
+    };
+    write("7", "10.0.1.7", "web-1");
+    write("8", "10.0.1.8", "web-2");
+    write("9", "10.0.1.9", "");
+    let node = Node::new("cilium").unwrap();
+    let _pod = node
+        .add_pod(&PodSpec::new("lxc7").address("10.0.1.7/32"))
+        .unwrap();
+    let command = places
+        .run()
+        .arg("--cilium-state-dir")
+        .arg(places.at("state"))
+        .arg("--ipam-leak-after=1s");
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    let raised = wait_for(&agent, ANOMALY_RAISED, "ipam_leak", 1);
+    assert_eq!(raised[0].address, "10.0.1.8");
+    assert_eq!(raised[0].ipam.as_deref(), Some("cilium"));
+    // cilium-agent finds out that the pod is gone.
+    fs::remove_dir_all(places.at("state").join("8")).unwrap();
+    wait_for(&agent, ANOMALY_RESOLVED, "ipam_leak", 1);
+    let events = agent.events();
+    assert!(of_kind(&events, ANOMALY_RAISED, "ipam_drift").is_empty());
+    assert_eq!(of_kind(&events, ANOMALY_RAISED, "ipam_leak").len(), 1);
+}
+
+#[test]
 fn aws_lost_runtime_is_thirteen_drifts_and_four_conflicts() {
     let facts = AwsLostRuntime::load().unwrap();
     let places = Places::new();

@@ -51,15 +51,23 @@ impl KnownPod {
     }
 
     fn is_owner(&self, ipam: Ipam, owner: &str) -> Option<bool> {
-        let sandbox = self.sandbox.as_deref()?;
-        sandbox_of(ipam, owner).map(|of| of == sandbox)
+        match ipam {
+            // The name that was found through an address proves nothing about that address.
+            Ipam::KubeOvn if self.is_matched_by_address => None,
+            Ipam::KubeOvn => Some(owner == self.name),
+            _ => {
+                let sandbox = self.sandbox.as_deref()?;
+                sandbox_of(ipam, owner).map(|of| of == sandbox)
+            }
+        }
     }
 }
 
 /// The sandbox that the owner of an allocation names; `None` if it names something else.
 pub(crate) fn sandbox_of(ipam: Ipam, owner: &str) -> Option<&str> {
     match ipam {
-        Ipam::HostLocal | Ipam::Aws => Some(owner),
+        Ipam::HostLocal | Ipam::Aws | Ipam::Cilium | Ipam::Azure => Some(owner),
+        Ipam::KubeOvn => None,
         // `<network>.<container id>`. Handles of earlier versions name the pod, those of virtual machines the machine.
         Ipam::Calico => {
             let (_, id) = owner.rsplit_once('.')?;
@@ -99,7 +107,7 @@ mod tests {
         let (ours, theirs) = ("a".repeat(64), "b".repeat(64));
         let pod = pod(Some(&ours));
         let handle = |id: &str| owned_by(&format!("k8s-pod-network.{id}"));
-        for ipam in [Ipam::HostLocal, Ipam::Aws] {
+        for ipam in [Ipam::HostLocal, Ipam::Aws, Ipam::Cilium, Ipam::Azure] {
             assert_eq!(pod.owns(ipam, &owned_by(&ours)), Some(true));
             assert_eq!(pod.owns(ipam, &owned_by(&theirs)), Some(false));
         }
@@ -116,6 +124,19 @@ mod tests {
             ..owned_by(&theirs)
         };
         assert_eq!(pod.owns(Ipam::HostLocal, &twice), Some(true));
+    }
+
+    #[test]
+    fn owner_that_is_a_pod_is_compared_by_its_name() {
+        let owns = |pod: &KnownPod, owner| pod.owns(Ipam::KubeOvn, &owned_by(owner));
+        let ours = pod(None);
+        assert_eq!(owns(&ours, "shop/web-1"), Some(true));
+        assert_eq!(owns(&ours, "shop/web-2"), Some(false));
+        let by_address = KnownPod {
+            is_matched_by_address: true,
+            ..ours
+        };
+        assert_eq!(owns(&by_address, "shop/web-1"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
     ops::RangeInclusive,
     sync::Arc,
+    time::Duration,
 };
 
 use crate::{
@@ -22,6 +23,12 @@ named! {
         Calico = "calico-ipam",
         /// The AWS VPC CNI's ipamd.
         Aws = "aws-ipamd",
+        /// Cilium's endpoints.
+        Cilium = "cilium",
+        /// Azure's CNS.
+        Azure = "azure-cns",
+        /// Kube-OVN's `IP` objects.
+        KubeOvn = "kube-ovn",
     }
 }
 
@@ -65,7 +72,7 @@ pub enum Completeness {
 /// The allocation of an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its owner: a container id, or a handle.
+    /// Its owner: a container id, a handle, or a pod as `namespace/name`.
     pub owner: Option<Arc<str>>,
     /// A second owner of the same address.
     pub second_owner: Option<Arc<str>>,
@@ -91,6 +98,8 @@ pub struct Pool {
     /// Whether an allocation that no known device uses is a leak: all pods of the pool are on
     /// devices that the agent tracks.
     pub can_detect_leaks: bool,
+    /// How long after a pod got its address the allocation may still be missing; zero if IPAM records it first.
+    pub record_delay: Duration,
     /// When reading began.
     pub read_at: Timestamp,
     /// The parts that were read, of a pool that is not read as a whole.

@@ -1,6 +1,6 @@
 //! Fixtures of the anomaly tests: IPAM pools, a node after its first snapshot, unanswered probes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::*;
 
@@ -35,6 +35,7 @@ pub(super) fn host_local_pool(
             .map(|address| (ip(address), allocation_to("any")))
             .collect::<BTreeMap<_, _>>(),
         can_detect_leaks: true,
+        record_delay: Duration::ZERO,
         read_at,
         parts: None,
     }

@@ -306,6 +306,36 @@ fn drift_grace_restarts_after_an_interruption() {
 }
 
 #[test]
+fn allocation_that_is_recorded_late_is_awaited() {
+    for is_recorded in [true, false] {
+        let mut node = synced_node();
+        node.address(1, "10.0.0.9");
+        let read = |node: &mut Node, allocated: &[&str]| {
+            let mut pool = host_local_pool(node.now, allocated, Completeness::Complete);
+            pool.record_delay = Duration::from_secs(60);
+            node.update_pool(pool);
+        };
+        for _ in 0..5 {
+            node.wait_secs(11);
+            read(&mut node, &[]);
+        }
+        assert!(
+            !node
+                .anomaly_events()
+                .iter()
+                .any(|e| e.starts_with("raised"))
+        );
+        let allocated: &[_] = if is_recorded { &["10.0.0.9"] } else { &[] };
+        // A minute after it was first missed.
+        node.wait_secs(17);
+        read(&mut node, allocated);
+        let raised = node.anomaly_events();
+        let raised = raised.iter().filter(|e| e.starts_with("raised")).count();
+        assert_eq!(raised, usize::from(!is_recorded));
+    }
+}
+
+#[test]
 fn leak_delay_restarts_after_an_interruption() {
     let interruptions: [NodeCase; 3] = [
         ("address in use", |node| {

@@ -221,6 +221,16 @@ impl KubeApi {
         self.network.server.delete(IPAM_BLOCKS, &block_name(cidr));
     }
 
+    /// Creates or replaces an object of a resource without namespaces, which exists from then on.
+    pub fn apply_object(&self, resource: &str, object: Value) {
+        self.network.server.store(resource, object);
+    }
+
+    /// Deletes an object of a resource without namespaces.
+    pub fn delete_object(&self, resource: &str, name: &str) {
+        self.network.server.delete(resource, name);
+    }
+
     /// Sends a bookmark with the current version to every watch of pods.
     pub fn send_bookmark(&self) {
         let server = &self.network.server;

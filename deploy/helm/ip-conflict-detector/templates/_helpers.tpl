@@ -130,6 +130,9 @@ port: {{ $listener.port }}, scheme: {{ include "detector.scheme" . | upper }}
 {{- if and .Values.ipam.calico (not .Values.kube.enabled) -}}
 {{- fail "ipam.calico reads Calico's blocks from the Kubernetes API: it needs kube.enabled" -}}
 {{- end -}}
+{{- if and .Values.ipam.kubeOvn (not .Values.kube.enabled) -}}
+{{- fail "ipam.kubeOvn reads Kube-OVN's addresses from the Kubernetes API: it needs kube.enabled" -}}
+{{- end -}}
 {{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
 {{- fail (printf "priorityClass.name %s is one of Kubernetes' own classes: set priorityClass.create to false to use it" .Values.priorityClass.name) -}}
 {{- end -}}

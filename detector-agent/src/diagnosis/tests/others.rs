@@ -1,5 +1,7 @@
 //! What is explained by the allocations alone, for IPAMs of which nothing else is known; and virtual IPs.
 
+use std::time::Duration;
+
 use detector_engine::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
     PoolUpdate, Timestamp as Monotonic,
@@ -28,7 +30,7 @@ fn read(node: &TestNode, completeness: Completeness, owners: [Option<String>; 2]
     let pool = Pool {
         id: PoolId(1),
         source: Arc::new(PoolSource {
-            ipam: Ipam::Aws,
+            ipam: Ipam::Azure,
             network: "azure".to_owned(),
             place: "/var/run/azure-cns/azure-endpoints.json".to_owned(),
         }),
@@ -36,6 +38,7 @@ fn read(node: &TestNode, completeness: Completeness, owners: [Option<String>; 2]
         completeness,
         allocated: [(ADDRESS.parse().unwrap(), allocation)].into(),
         can_detect_leaks: false,
+        record_delay: Duration::ZERO,
         read_at: Monotonic(1),
         parts: None,
     };

@@ -2,7 +2,6 @@
 //! blocks of others.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
     sync::Arc,
@@ -12,6 +11,8 @@ use detector_engine::Allocation;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use crate::ipam::whole_pool::{self, Allocations};
+
 /// Most addresses of one block: Calico's largest is a /20.
 const MAX_ORDINALS: usize = 4096;
 /// Most allocations that are kept.
@@ -20,7 +21,7 @@ pub(in crate::ipam) const MAX_ADDRESSES: usize = 65_536;
 /// What the blocks contain for one node.
 #[derive(Debug, Default)]
 pub(in crate::ipam) struct NodeBlocks {
-    pub(in crate::ipam) allocated: BTreeMap<IpAddr, Allocation>,
+    pub(in crate::ipam) allocated: Allocations,
     /// The addresses of the node's own blocks.
     pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
     pub(super) own_blocks: usize,
@@ -94,13 +95,7 @@ impl NodeBlocks {
                 owner: handle.map(Arc::from),
                 second_owner: None,
             };
-            match self.allocated.get_mut(&allocation.address) {
-                Some(known) if known.owner != new.owner => known.second_owner = new.owner,
-                Some(_) => {}
-                None => {
-                    self.allocated.insert(allocation.address, new);
-                }
-            }
+            whole_pool::add(&mut self.allocated, allocation.address, new);
         }
     }
 }

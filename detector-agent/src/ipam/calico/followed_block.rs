@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
-use super::{block_name, blocks_api, created, read_budget::ReadBudget, spec};
+use super::{block_name, blocks_api, created, spec};
+use crate::ipam::read_budget::ReadBudget;
 use crate::kube_client::{
     KubeClient, MAX_BODY,
     watch::{KubeUpdate, Watch},

@@ -10,18 +10,18 @@ mod blocks;
 mod followed_block;
 mod ip_pools;
 mod lookup;
-mod read_budget;
 #[cfg(test)]
 mod tests;
 mod view;
 mod watch;
 
-use std::{net::IpAddr, ops::RangeInclusive, sync::Arc};
+use std::{net::IpAddr, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use ::kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
 };
+use futures_util::future::BoxFuture;
 use ipnet::IpNet;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch as latest};
@@ -44,7 +44,11 @@ use self::{
     view::{BlocksView, ViewedBlock},
     watch::BlockWatch,
 };
-use super::{PoolRead, snapshot_history::SnapshotHistory};
+use super::{
+    PoolRead,
+    snapshot_history::SnapshotHistory,
+    source::{PoolReader, Source},
+};
 use crate::{kube_client::KubeClient, observe::netlink::NetlinkReader, process::clock};
 
 /// The resource's name.
@@ -59,6 +63,8 @@ pub(super) struct CalicoReader {
     source: Arc<PoolSource>,
     node: String,
     kube: Option<KubeClient>,
+    /// Gets the blocks for others.
+    shared: Arc<FollowedBlocks>,
     watch: Option<Follower>,
     history: SnapshotHistory<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
@@ -72,38 +78,32 @@ struct Follower {
     requests: mpsc::UnboundedSender<IpAddr>,
 }
 
-impl CalicoReader {
-    pub(super) fn new(id: PoolId, network: String, node: String, kube: Option<KubeClient>) -> Self {
-        Self {
+pub(super) const SOURCE: Source = Source {
+    ipam: Ipam::Calico,
+    serves: |_, ipam| ipam == "calico-ipam",
+    reader: |id, network, context| {
+        let (network, node) = (network.name.clone(), context.node.to_owned());
+        let shared = Arc::clone(context.blocks);
+        Box::new(CalicoReader::new(
             id,
-            source: Arc::new(PoolSource {
-                ipam: Ipam::Calico,
-                network,
-                place: PLACE.to_owned(),
-            }),
+            network,
             node,
-            kube,
-            watch: None,
-            // The blocks' ranges show which addresses are Calico's, so released ones need not be remembered.
-            history: SnapshotHistory::new(0),
-            ranges: Vec::new(),
-            parts: Vec::new(),
-        }
-    }
+            context.kube.cloned(),
+            shared,
+        ))
+    },
+};
 
-    /// Follows the blocks from now on; `changed` gets the pool's id whenever there is something new to read. The watch
-    /// ends when the reader is dropped. `shared` gets the blocks for others.
-    pub(super) fn follow(
-        &mut self,
-        changed: mpsc::UnboundedSender<PoolId>,
-        shared: Arc<FollowedBlocks>,
-    ) {
+impl PoolReader for CalicoReader {
+    /// The watch ends when the reader is dropped.
+    fn follow(&mut self, changed: mpsc::UnboundedSender<PoolId>) {
         let Some(kube) = &self.kube else {
             return;
         };
         let (requests, requested) = mpsc::unbounded_channel();
         let (published, view) = latest::channel(BlocksView::default());
         let id = self.id;
+        let shared = Arc::clone(&self.shared);
         let publish = move |view| {
             shared.set(&view);
             // They fail once the reader is gone.
@@ -115,25 +115,54 @@ impl CalicoReader {
         self.watch = Some(Follower { view, requests });
     }
 
-    /// Requests the newest state of the block that has an address.
-    pub(super) fn request(&self, address: IpAddr) {
+    fn request(&self, address: IpAddr) -> bool {
         if let Some(watch) = &self.watch {
             // It fails once the watch has ended.
             let _ = watch.requests.send(address);
         }
+        true
     }
 
     /// What the watch has, or without one what a single read finds; `None` before the watch has anything.
-    pub(super) async fn read(&mut self) -> Option<PoolRead> {
-        let read_at = clock::now();
-        let view = match (&self.watch, &self.kube) {
-            (Some(watch), _) => watch.view.borrow().clone(),
-            (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
-            (None, None) => BlocksView::failed(
-                "the Kubernetes API is not used; enable it with --kube".to_owned(),
-            ),
-        };
-        (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
+    fn read(&mut self, _thorough: bool) -> BoxFuture<'_, Option<PoolRead>> {
+        Box::pin(async move {
+            let read_at = clock::now();
+            let view = match (&self.watch, &self.kube) {
+                (Some(watch), _) => watch.view.borrow().clone(),
+                (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
+                (None, None) => BlocksView::failed(
+                    "the Kubernetes API is not used; enable it with --kube".to_owned(),
+                ),
+            };
+            (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
+        })
+    }
+}
+
+impl CalicoReader {
+    fn new(
+        id: PoolId,
+        network: String,
+        node: String,
+        kube: Option<KubeClient>,
+        shared: Arc<FollowedBlocks>,
+    ) -> Self {
+        Self {
+            id,
+            source: Arc::new(PoolSource {
+                ipam: Ipam::Calico,
+                network,
+                place: PLACE.to_owned(),
+            }),
+            node,
+            kube,
+            shared,
+            watch: None,
+            // The blocks' ranges show which addresses are Calico's, so released ones need not be remembered.
+            history: SnapshotHistory::new(0),
+            ranges: Vec::new(),
+            parts: Vec::new(),
+        }
     }
 
     fn apply(&mut self, view: BlocksView, read_at: Timestamp) -> PoolRead {
@@ -192,6 +221,7 @@ impl CalicoReader {
             completeness,
             allocated: self.history.allocated.clone(),
             can_detect_leaks: completeness == Completeness::Complete,
+            record_delay: Duration::ZERO,
             read_at,
             parts: Some(self.parts.clone()),
         };

@@ -20,10 +20,10 @@ use super::{
     PLACE, block_name, blocks_api,
     followed_block::{BlockChange, ChangeKind, Failing, FollowedBlock, follow, version},
     ip_pools::IpPools,
-    read_budget::ReadBudget,
     view::{BlocksView, ViewedBlock},
 };
 use crate::{
+    ipam::read_budget::ReadBudget,
     kube_client::KubeClient,
     process::{
         clock,

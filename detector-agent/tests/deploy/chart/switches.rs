@@ -214,6 +214,10 @@ fn combinations_that_cannot_work_are_refused_with_the_remedy() {
             "it needs kube.enabled",
         ),
         (
+            "{kube: {enabled: false}, ipam: {kubeOvn: true}}",
+            "it needs kube.enabled",
+        ),
+        (
             "{priorityClass: {name: system-node-critical}}",
             "set priorityClass.create to false",
         ),

@@ -136,7 +136,7 @@ impl Anomalies {
                 let grace = match pool.completeness {
                     Completeness::Deleted => Duration::ZERO,
                     Completeness::Complete | Completeness::Unknown => {
-                        self.settings.anomalies.drift_grace
+                        self.settings.anomalies.drift_grace.max(pool.record_delay)
                     }
                 };
                 if !self.has_lasted(|a| &mut a.unallocated_since, address, grace, step.now)
@@ -316,8 +316,12 @@ fn owned_by_another<'p>(
     let on = first_device(&others);
     let source = source_name(&pool.source);
     let owner = allocation.owner.as_deref().unwrap_or_default();
-    let sandbox = sandbox_of(pool.source.ipam, owner).unwrap_or(owner);
-    let owner = pod_of(sandbox).map_or_else(|| format!("the sandbox {sandbox}"), str::to_owned);
+    let owner = match sandbox_of(pool.source.ipam, owner) {
+        Some(sandbox) => {
+            pod_of(sandbox).map_or_else(|| format!("the sandbox {sandbox}"), str::to_owned)
+        }
+        None => owner.to_owned(),
+    };
     let detail = format!(
         "{address} is in use on {on}, but {source} has allocated it to another pod: {owner}"
     );

@@ -1,4 +1,4 @@
-//! How often one block may be read besides its watch: when pods' addresses are in doubt, which a pod can cause.
+//! How often one part of a pool may be read besides its watch: when pods' addresses are in doubt, which a pod can cause.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const REFILL: Duration = Duration::from_secs(15);
 /// Shortest time between two.
 const MIN_GAP: Duration = Duration::from_secs(1);
 
-/// The reads of one block.
+/// The reads of one part.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     bucket: TokenBucket<Instant>,
