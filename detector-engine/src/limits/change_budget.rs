@@ -8,7 +8,7 @@ use detector_common::Budget;
 
 use crate::model::{Bounds, Timestamp};
 
-/// What one device has left, as in [`Budget`](detector_common::Budget).
+/// What one device has left, as in [`Budget`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChangeBudget {
     full_at: u64,
