@@ -325,6 +325,12 @@ pub struct AgentArgs {
 }
 
 impl AgentArgs {
+    /// Whether no agent is to be asked.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.url.as_deref() == Some("none")
+    }
+
     /// A client of the agent.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub(crate) fn ask(
     args: &AgentArgs,
     exchange: impl AsyncFnOnce(&Client) -> Result<(Overview, AgentStatus), ClientError>,
 ) -> Result<Answer, CheckError> {
-    if args.url.as_deref() == Some("none") {
+    if args.is_none() {
         return Ok(Answer::None("no agent was asked (--url none)".to_owned()));
     }
     let client = match args.client() {

@@ -17,9 +17,9 @@ const MAX_ENTRIES: usize = 10_000;
 /// The newest entries of the history, in the requested format.
 ///
 /// # Errors
-/// If the agent does not answer: nobody else knows what ended.
+/// If the agent does not answer: nothing else has recorded what ended.
 pub(super) fn read(args: &CheckArgs) -> Result<String, CheckError> {
-    if args.agent.url.as_deref() == Some("none") {
+    if args.agent.is_none() {
         return Err(CheckError::NoHistory);
     }
     let client = args.agent.client().map_err(CheckError::Agent)?;
