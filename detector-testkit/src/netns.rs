@@ -11,7 +11,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::Write as _,
-    net::{Ipv4Addr, TcpStream},
+    net::{IpAddr, Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -157,6 +157,26 @@ impl Netns {
                 }
             })?
         })
+    }
+
+    /// Waits until the kernel takes packets for one of its own addresses. It does so for an IPv6 address a moment after `ip address
+    /// add` returns, even with `nodad`: a worker joins its group and adds its route (`addrconf_dad_work` in net/ipv6/addrconf.c).
+    ///
+    /// # Errors
+    /// `ip` fails, or the address is not one of its own at the deadline.
+    pub fn wait_local(&self, address: IpAddr) -> Result<()> {
+        until(
+            DEADLINE,
+            format_args!("the local route of {address}"),
+            || {
+                let family = if address.is_ipv6() { "-6" } else { "-4" };
+                let route = self.ip(&format!(
+                    "{family} route show table local type local {address}"
+                ))?;
+                ensure!(!route.trim().is_empty(), "none");
+                Ok(())
+            },
+        )
     }
 
     /// Starts a thread inside this namespace.

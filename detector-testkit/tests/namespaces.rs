@@ -10,6 +10,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::{fs::MetadataExt as _, process::ExitStatusExt as _},
     path::PathBuf,
+    slice,
     time::Instant,
 };
 
@@ -195,6 +196,7 @@ fn kernel_learns_from_an_arp_request() {
     let pod = node.add_pod(&PodSpec::new("vethaaaa")).unwrap();
     node.ip_batch(["address add 10.0.0.1/24 dev vethaaaa"])
         .unwrap();
+    node.wait_running(slice::from_ref(&pod)).unwrap();
     let sender = FrameSender::open(&pod).unwrap();
     sender
         .send(&Frame::request(
@@ -212,6 +214,8 @@ fn kernel_learns_from_solicitation_and_advertisement() {
     let pod = node.add_pod(&PodSpec::new("vethbbbb")).unwrap();
     node.ip_batch(["address add fd00::1/64 dev vethbbbb nodad"])
         .unwrap();
+    node.wait_running(slice::from_ref(&pod)).unwrap();
+    node.netns().wait_local("fd00::1".parse().unwrap()).unwrap();
     let sender = FrameSender::open(&pod).unwrap();
     let address: Ipv6Addr = "fd00::2".parse().unwrap();
     sender

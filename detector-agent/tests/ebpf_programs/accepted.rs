@@ -40,6 +40,7 @@ fn victim() -> Fixture {
         ])
         .unwrap();
     netns.wait_running(DEVICE).unwrap();
+    netns.wait_local(node6().into()).unwrap();
     fixture
 }
 

@@ -126,6 +126,7 @@ fn hijack_behind_tags_before_the_start_raises_on_a_routed_device() {
         node.ip(&added).unwrap();
     }
     node.wait_running(&pods).unwrap();
+    node.netns().wait_local("fd00::1".parse().unwrap()).unwrap();
     let (mac, sender) = (pods[1].mac(), FrameSender::open(&pods[1]).unwrap());
     let asked = Ipv4Addr::new(10, 244, 1, 1);
     let request = Frame::request(mac, OWNER.parse().unwrap(), asked);
