@@ -55,25 +55,34 @@ pub fn run(agent: &Path, pairs: u32) -> Result<LookupReport> {
     containerd.run_pods((0..pairs).map(|n| format!("old-{n}")))?;
     containerd.wipe_ipam()?;
     containerd.run_pods((0..pairs).map(|n| format!("new-{n}")))?;
-    let command = containerd
-        .agent_command(agent, RUN_ARGS)
-        .arg("--cni-cache-dir")
-        .arg("off")
-        .arg("--ipam")
-        .arg("auto")
-        .arg("--cni-conf-dir")
-        .arg(containerd.directory().join("net.d"))
-        .arg("--cri-endpoint")
-        .arg(containerd.socket());
-    let started = Instant::now();
-    let agent = Agent::start(&node, &command)?;
+    let command = |cache: &str| {
+        containerd
+            .agent_command(agent, RUN_ARGS)
+            .arg("--cni-cache-dir")
+            .arg(cache)
+            .arg("--cri-endpoint")
+            .arg(containerd.socket())
+    };
     let pairs = pairs as usize;
-    let events = agent.wait_until(DEADLINE, |events| {
-        first_with(events, has_pods).len() == pairs && first_with(events, has_cause).len() == pairs
+    let started = Instant::now();
+    let mut lookups = Agent::start(&node, &command("off"))?;
+    let events = lookups.wait_until(DEADLINE, |events| {
+        first_with(events, has_pods).len() == pairs
     })?;
+    lookups.terminate(DEADLINE)?;
     let first = events.first().context("no event")?.at;
     let known = first_with(&events, has_pods);
     let last = known.into_values().max().context("no pod")?;
+
+    let command = command("/var/lib/cni/results")
+        .arg("--ipam")
+        .arg("auto")
+        .arg("--cni-conf-dir")
+        .arg(containerd.directory().join("net.d"));
+    let diagnoses = Agent::start(&node, &command)?;
+    let events = diagnoses.wait_until(DEADLINE, |events| {
+        first_with(events, has_cause).len() == pairs
+    })?;
     let raised = first_with(&events, |_| true);
     let explained = first_with(&events, has_cause).into_iter();
     Ok(LookupReport {
