@@ -7,7 +7,7 @@ use detector_engine::{
 };
 use detector_event::{
     AnomalyData, AnyEvent, ClaimData, ClaimantData, ConflictData, ContractName as _, Moment,
-    PodAnswer, SubjectKind, SubjectState,
+    PodAnswer, SubjectId, SubjectKind, SubjectState,
     answers::{OneAnomaly, OneConflict},
     row::Item,
 };
@@ -215,22 +215,21 @@ pub(super) async fn conflict(app: &App, id: &str, query: Option<&str>) -> Reply 
         };
         Ok(Conflict::query(app, &[key]).await?.pop())
     };
-    let data = match open.await {
-        Ok(Some(conflict)) => Some(conflict.data(&app.sources, &clock::moment())),
-        // Looked up after the open ones: it may have been resolved meanwhile.
-        Ok(None) => match app.history.find(id.into()).await {
-            Ok(Some(AnyEvent::Conflict(ended))) => Some(ended.data.clone()),
-            Ok(_) => None,
-            Err(e) => return unavailable(e),
-        },
-        Err(e) => return unavailable(e),
+    let open = open.await.map(|found| {
+        let conflict = found?;
+        Some(conflict.data(&app.sources, &clock::moment()))
+    });
+    let ended = |event| match event {
+        AnyEvent::Conflict(event) => Some(event.data.clone()),
+        AnyEvent::Anomaly(_) => None,
     };
-    match data {
-        Some(conflict) => {
+    match open_or_ended(app, id.into(), open, ended).await {
+        Ok(Some(conflict)) => {
             let head = app.sources.head();
             json(StatusCode::OK, &OneConflict { head, conflict })
         }
-        None => not_found("conflict"),
+        Ok(None) => not_found("conflict"),
+        Err(e) => unavailable(e),
     }
 }
 
@@ -242,24 +241,34 @@ pub(super) async fn anomaly(app: &App, id: &str, query: Option<&str>) -> Reply {
     let Ok(id) = AnomalyId::try_from(id.to_owned()) else {
         return not_found("anomaly");
     };
-    let open = match app.engine.anomalies(&[id]).await {
-        Ok(mut found) => found.pop(),
-        Err(e) => return unavailable(e),
+    let open = app.engine.anomalies(&[id]).await.map(|mut found| {
+        let anomaly = found.pop()?;
+        Some(anomaly.data(&app.sources, &clock::moment()))
+    });
+    let ended = |event| match event {
+        AnyEvent::Anomaly(event) => Some(event.data.clone()),
+        AnyEvent::Conflict(_) => None,
     };
-    let data = match open {
-        Some(anomaly) => Some(anomaly.data(&app.sources, &clock::moment())),
-        None => match app.history.find(id.into()).await {
-            Ok(Some(AnyEvent::Anomaly(ended))) => Some(ended.data.clone()),
-            Ok(_) => None,
-            Err(e) => return unavailable(e),
-        },
-    };
-    match data {
-        Some(anomaly) => {
+    match open_or_ended(app, id.into(), open, ended).await {
+        Ok(Some(anomaly)) => {
             let head = app.sources.head();
             json(StatusCode::OK, &OneAnomaly { head, anomaly })
         }
-        None => not_found("anomaly"),
+        Ok(None) => not_found("anomaly"),
+        Err(e) => unavailable(e),
+    }
+}
+
+/// What is open, else what the history has. The history is read second: what was open may have ended meanwhile.
+async fn open_or_ended<T>(
+    app: &App,
+    id: SubjectId,
+    open: Result<Option<T>, QueryError>,
+    ended: impl FnOnce(AnyEvent) -> Option<T>,
+) -> Result<Option<T>, QueryError> {
+    match open? {
+        Some(open) => Ok(Some(open)),
+        None => Ok(app.history.find(id).await?.and_then(ended)),
     }
 }
 
