@@ -38,6 +38,9 @@ pub enum KubeMode {
     Off,
 }
 
+/// Why there is no client; one sentence.
+pub(crate) const NOT_USED: &str = "the Kubernetes API is not used; enable it with --kube";
+
 /// Where the API server's address and credentials come from.
 #[derive(Clone, Debug)]
 pub struct KubeClient {

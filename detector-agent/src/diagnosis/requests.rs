@@ -8,7 +8,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{kube_client::KubeClient, process::token_bucket::TokenBucket};
+use crate::{
+    kube_client::{KubeClient, NOT_USED},
+    process::token_bucket::TokenBucket,
+};
 
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -45,7 +48,7 @@ impl Requests {
         request: impl AsyncFnOnce(Client) -> Result<T, String>,
     ) -> Result<T, String> {
         let Some(kube) = &self.kube else {
-            return Err("the Kubernetes API is not used; enable it with --kube".to_owned());
+            return Err(NOT_USED.to_owned());
         };
         if !self.budget.try_take(Instant::now()) {
             return Err("too many findings are being explained at once".to_owned());

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     health::{Health, Part},
-    kube_client::KubeClient,
+    kube_client::{KubeClient, NOT_USED},
     metrics::Metrics,
     persist::store::Store,
     process::{node, threads},
@@ -124,7 +124,7 @@ pub(super) fn prepare(
         None
     };
     let Some(kube) = around.kube else {
-        return not_started("the Kubernetes API is not used; enable it with --kube");
+        return not_started(NOT_USED);
     };
     let boot_id = match node::boot_id() {
         Ok(boot_id) => boot_id,

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     kube_client::{
-        KubeClient, MAX_BODY,
+        KubeClient, MAX_BODY, NOT_USED,
         watch::{KubeUpdate, Watch},
     },
     process::{
@@ -148,9 +148,7 @@ impl PoolReader for ObjectsReader {
                     },
                 },
                 (None, None) => View {
-                    problem: Some(
-                        "the Kubernetes API is not used; enable it with --kube".to_owned(),
-                    ),
+                    problem: Some(NOT_USED.to_owned()),
                     ..View::default()
                 },
             };
@@ -223,7 +221,7 @@ fn insert(objects: &mut Objects, mut object: DynamicObject) {
 }
 
 /// The resource version of an object; 0 if it is not a number.
-fn version(object: &DynamicObject) -> u64 {
+pub(super) fn version(object: &DynamicObject) -> u64 {
     let version = object.metadata.resource_version.as_deref();
     version.and_then(|v| v.parse().ok()).unwrap_or_default()
 }

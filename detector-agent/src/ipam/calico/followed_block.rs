@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::{sync::mpsc, task::AbortHandle, time::Instant};
 
 use super::{block_name, blocks_api, created, spec};
-use crate::ipam::read_budget::ReadBudget;
+use crate::ipam::{kube_objects::version, read_budget::ReadBudget};
 use crate::kube_client::{
     KubeClient, MAX_BODY,
     watch::{KubeUpdate, Watch},
@@ -69,12 +69,6 @@ impl FollowedBlock {
         self.created = found.as_ref().and_then(created);
         self.spec = Some(Arc::new(found.map(spec).unwrap_or_default()));
     }
-}
-
-/// The resource version of an object; 0 if it is not a number.
-pub(super) fn version(object: &DynamicObject) -> u64 {
-    let version = object.metadata.resource_version.as_deref();
-    version.and_then(|v| v.parse().ok()).unwrap_or_default()
 }
 
 /// Watches one block until the receiver of `changes` is gone, or the task is aborted.

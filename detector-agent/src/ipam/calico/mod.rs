@@ -49,7 +49,11 @@ use super::{
     snapshot_history::SnapshotHistory,
     source::{PoolReader, Source},
 };
-use crate::{kube_client::KubeClient, observe::netlink::NetlinkReader, process::clock};
+use crate::{
+    kube_client::{KubeClient, NOT_USED},
+    observe::netlink::NetlinkReader,
+    process::clock,
+};
 
 /// The resource's name.
 const PLACE: &str = "ipamblocks.crd.projectcalico.org";
@@ -130,9 +134,7 @@ impl PoolReader for CalicoReader {
             let view = match (&self.watch, &self.kube) {
                 (Some(watch), _) => watch.view.borrow().clone(),
                 (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
-                (None, None) => BlocksView::failed(
-                    "the Kubernetes API is not used; enable it with --kube".to_owned(),
-                ),
+                (None, None) => BlocksView::failed(NOT_USED.to_owned()),
             };
             (view.is_loaded || view.problem.is_some()).then(|| self.apply(view, read_at))
         })

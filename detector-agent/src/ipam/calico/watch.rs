@@ -18,12 +18,12 @@ use tokio::{
 
 use super::{
     PLACE, block_name, blocks_api,
-    followed_block::{BlockChange, ChangeKind, Failing, FollowedBlock, follow, version},
+    followed_block::{BlockChange, ChangeKind, Failing, FollowedBlock, follow},
     ip_pools::IpPools,
     view::{BlocksView, ViewedBlock},
 };
 use crate::{
-    ipam::read_budget::ReadBudget,
+    ipam::{kube_objects::version, read_budget::ReadBudget},
     kube_client::KubeClient,
     process::{
         clock,
