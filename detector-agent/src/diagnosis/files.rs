@@ -26,6 +26,11 @@ pub(super) fn unix_time(time: SystemTime) -> Option<UnixTime> {
     u64::try_from(since.as_nanos()).ok().map(UnixTime)
 }
 
+/// `None` if it is out of range.
+pub(super) fn unix_timestamp(time: jiff::Timestamp) -> Option<UnixTime> {
+    u64::try_from(time.as_nanosecond()).ok().map(UnixTime)
+}
+
 /// A file or directory, and when it was created (`stx_btime` of statx(2)).
 pub(super) fn file(path: &Path) -> Known<FileFacts> {
     match fs::metadata(path) {

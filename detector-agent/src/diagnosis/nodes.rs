@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::kube::{Api, Client, api::ListParams};
-use detector_engine::diagnosis::{Known, NodeRange, PodCidrWriter, Source, UnixTime};
+use detector_engine::diagnosis::{Known, NodeRange, PodCidrWriter, Source};
 use detector_event::Pod as FoundPod;
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -15,7 +15,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry,
 };
 
-use super::{files::not_checked, requests::Requests};
+use super::{
+    files::{not_checked, unix_timestamp},
+    requests::Requests,
+};
 
 /// Most Nodes that are read for one finding.
 const MAX_NODES: usize = 8;
@@ -32,7 +35,7 @@ struct PodCidrs {
     fact: NodeRange,
 }
 
-/// What the API server says of other nodes and their pods.
+/// What the API server has of other nodes and their pods.
 #[derive(Debug, Default)]
 pub(super) struct OtherNodes {
     /// `None` if there is no such Node.
@@ -171,10 +174,9 @@ fn writer(entry: &ManagedFieldsEntry) -> Option<PodCidrWriter> {
         .0
         .get("f:spec")?
         .get("f:podCIDR")?;
-    let at = entry.time.as_ref()?.0.as_nanosecond();
     Some(PodCidrWriter {
         manager: entry.manager.clone()?,
-        at: UnixTime(u64::try_from(at).ok()?),
+        at: unix_timestamp(entry.time.as_ref()?.0)?,
     })
 }
 

@@ -2,17 +2,13 @@
 
 use detector_engine::diagnosis::{Known, PluginEnd, PluginStart, Source, UnixTime};
 
-use super::files::not_checked;
+use super::files::{not_checked, unix_timestamp};
 use crate::pods::{PluginContainer, PluginPods};
 
 /// Most starts that are facts.
 const MAX_STARTS: usize = 32;
 const NOT_LISTED: &str =
     "the Kubernetes API has not listed the node's pods; it is enabled with --kube";
-
-fn unix(at: jiff::Timestamp) -> Option<UnixTime> {
-    u64::try_from(at.as_nanosecond()).ok().map(UnixTime)
-}
 
 /// The starts of all network plugins' containers.
 pub(super) fn starts(plugins: &PluginPods) -> Known<Vec<PluginStart>> {
@@ -22,8 +18,13 @@ pub(super) fn starts(plugins: &PluginPods) -> Known<Vec<PluginStart>> {
     let source = Source::KubernetesObject("pods of network plugins".to_owned());
     let starts = pods.iter().flat_map(|pod| {
         let containers = pod.containers.iter();
-        containers
-            .filter_map(|container| Some(start(&pod.name, container, unix(container.started?)?)))
+        containers.filter_map(|container| {
+            Some(start(
+                &pod.name,
+                container,
+                unix_timestamp(container.started?)?,
+            ))
+        })
     });
     let starts: Vec<_> = starts.take(MAX_STARTS).collect();
     match starts.is_empty() {
@@ -41,7 +42,7 @@ fn start(pod: &str, container: &PluginContainer, at: UnixTime) -> PluginStart {
         restarts: container.restarts,
         end_before: ended.and_then(|(at, why)| {
             Some(PluginEnd {
-                at: unix(*at)?,
+                at: unix_timestamp(*at)?,
                 why: why.clone(),
             })
         }),
@@ -59,7 +60,7 @@ pub(super) fn last_start(plugins: &PluginPods, daemon_set: &str, what: &str) -> 
         .filter_map(|pod| {
             let mut containers = pod.containers.iter();
             let container = containers.find(|container| container.name == daemon_set)?;
-            Some((unix(container.started?)?, &pod.name))
+            Some((unix_timestamp(container.started?)?, &pod.name))
         })
         .max();
     match last {

@@ -7,7 +7,7 @@ use detector_engine::diagnosis::{Known, LogLine, NetworkConfig, PoolState, Sourc
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
 use crate::{
     diagnosis::{
-        files::{not_checked, source},
+        files::{not_checked, source, unix_timestamp},
         plugins,
         requests::Requests,
     },
@@ -185,7 +185,7 @@ fn last_start(log: &str) -> Option<Start> {
 fn parse(line: &str) -> Option<LogLine> {
     let time = |text: &str| {
         let at: jiff::Timestamp = text.parse().ok()?;
-        u64::try_from(at.as_nanosecond()).ok().map(UnixTime)
+        unix_timestamp(at)
     };
     let message = |text: &str| text.trim().chars().take(MAX_MESSAGE).collect();
     if let Ok(json) = serde_json::from_str::<serde_json::Value>(line) {

@@ -12,7 +12,10 @@ use ipnet::IpNet;
 
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
 use crate::{
-    diagnosis::{files::not_checked, requests::Requests},
+    diagnosis::{
+        files::{not_checked, unix_timestamp},
+        requests::Requests,
+    },
     ipam::calico::{self, Block, BlockAllocation, BlockLookup, FollowedBlocks},
 };
 
@@ -120,7 +123,7 @@ fn pool(
         .and_then(|block| calico::range(&block.spec))
         .unwrap_or(range);
     let created = block.and_then(|block| block.created);
-    let created = created.and_then(|at| u64::try_from(at.as_nanosecond()).ok());
+    let created = created.and_then(unix_timestamp);
     FoundPool {
         network: NetworkConfig {
             ranges: vec![range.network()..=range.broadcast()],
@@ -133,7 +136,7 @@ fn pool(
         state: PoolState::Calico {
             block_created: match (block, created) {
                 (None, _) => Known::Absent(source.clone()),
-                (_, Some(at)) => Known::Value(UnixTime(at), source.clone()),
+                (_, Some(at)) => Known::Value(at, source.clone()),
                 _ => not_checked(format!("the birth of block {range}"), "it has none"),
             },
             secondary_node: match secondary_node {
@@ -176,7 +179,7 @@ fn allocated_at(timestamp: &str) -> Option<UnixTime> {
     let (date, time) = (words.next()?, words.next()?);
     words.next().filter(|offset| *offset == "+0000")?;
     let at: jiff::Timestamp = format!("{date}T{time}Z").parse().ok()?;
-    u64::try_from(at.as_nanosecond()).ok().map(UnixTime)
+    unix_timestamp(at)
 }
 
 #[cfg(test)]
