@@ -54,7 +54,7 @@ pub(super) struct GroupCause {
 impl GroupCause {
     /// The cause; `None` if it is not known.
     pub(super) fn of(diagnosis: Option<&DiagnosisData>) -> Option<Self> {
-        let diagnosis = diagnosis.filter(|diagnosis| diagnosis.cause != Cause::Unknown)?;
+        let diagnosis = diagnosis.filter(|diagnosis| diagnosis.has_cause())?;
         Some(Self {
             cause: diagnosis.cause,
             summary: diagnosis.summary.clone(),
