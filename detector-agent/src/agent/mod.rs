@@ -196,7 +196,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         }
     };
     reporter.add_sink(Box::new(history_sink));
-    // After the history: whoever reads that something ended finds it there.
+    // After the history: a client that reads of an end finds it there.
     reporter.add_sink(Box::new(feed.clone()));
     let (handle, mailbox) = EventLoopHandle::new().map_err(AgentError::Start)?;
     let (worker_jobs, jobs) = MailboxSender::new().map_err(AgentError::Start)?;

@@ -245,7 +245,7 @@ impl Collector {
         .collect()
     }
 
-    /// A claimant on another node, of which the API server alone knows something.
+    /// A claimant on another node: only the API server has facts about it.
     fn on_other_node(&mut self, claimant: &ClaimantData, address: IpAddr) -> ClaimantFacts {
         let pod = claimant.pod.as_deref();
         let mut facts = claimants::on_other_node(claimant, pod, address);

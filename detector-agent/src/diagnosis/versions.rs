@@ -17,7 +17,7 @@ use super::{claimants::unix, files::not_checked, requests::Requests};
 const PERIOD: Duration = Duration::from_mins(10);
 /// The same after one that failed.
 const RETRY: Duration = Duration::from_mins(1);
-/// A restored etcd may have been told to go on from a version that it never reached before (`--bump-revision`, by default by a
+/// A restored etcd may have been configured to continue from a version that it never reached before (`--bump-revision`, by default by a
 /// thousand million), so that watches notice.
 const BUMP: u64 = 500_000_000;
 

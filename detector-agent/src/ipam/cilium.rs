@@ -68,7 +68,7 @@ struct KnownState {
     state: Result<EndpointState, String>,
 }
 
-/// What an endpoint's state says about addresses.
+/// The addresses in an endpoint's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndpointState {
     pub(super) addresses: Vec<IpAddr>,

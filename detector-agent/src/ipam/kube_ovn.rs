@@ -1,4 +1,4 @@
-//! Allocations of Kube-OVN: its cluster-scoped `IP` objects (`kubeovn.io/v1`), which the controller creates before it tells the
+//! Allocations of Kube-OVN: its cluster-scoped `IP` objects (`kubeovn.io/v1`), which the controller creates before it gives the
 //! node a pod's address (`createOrUpdateIPCR` in `pkg/controller/ip.go`). Those of this node have a label.
 //!
 //! Required role: `list` and `watch` on `ips` of `kubeovn.io`.
@@ -95,7 +95,7 @@ pub(super) fn parse(
             if subnet.as_ref() == Some(&spec.subnet) {
                 whole_pool::add(&mut allocated, address, allocation);
             } else {
-                // Two virtual networks with the same range: which pod is meant cannot be told.
+                // Two virtual networks with the same range: which pod it means is not known.
                 *subnet = None;
                 allocated.insert(address, Allocation::default());
             }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_machines_and_the_node_itself_are_told_apart() {
+    fn pods_machines_and_the_node_itself_are_distinguished() {
         let found = parse(&mut objects().iter(), "kube-ovn-worker").unwrap();
         let owner = |address| of(&found, address).owner;
         assert_eq!(owner("10.16.0.3").as_deref(), Some("default/pod-static-01"));

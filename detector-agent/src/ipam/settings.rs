@@ -51,7 +51,7 @@ pub struct IpamSettings {
     )]
     pub aws_ipam_file: PathBuf,
 
-    /// Log of ipamd, which says when it was started, and why it lost allocations. Read for a diagnosis alone.
+    /// Log of ipamd: when it was started, and why it lost allocations. Read only for a diagnosis.
     #[arg(
         long,
         value_name = "FILE",

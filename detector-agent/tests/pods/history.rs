@@ -22,7 +22,7 @@ fn conflict(containerd: &mut Containerd, command: &AgentCommand, node: &Node) ->
     let agent = Agent::start_ready(node, command).unwrap();
     let network = containerd.ipam_dir().join("testkit");
     fs::remove_file(network.join(ADDRESS)).unwrap();
-    // `host-local` goes on from the last address.
+    // `host-local` continues from the last address.
     fs::write(network.join("last_reserved_ip.0"), "10.244.2.2").unwrap();
     let later = run(containerd, &["cart-1"]).remove(0);
     explained(&agent, 1);

@@ -1,7 +1,7 @@
-//! The pods of network plugins on this node, of which a diagnosis wants to know when they were started.
+//! The pods of network plugins on this node. A diagnosis needs the times of their starts.
 //!
 //! A pod counts as a network plugin if it uses the network of the node, its controller is a DaemonSet with the name of a known
-//! plugin, and its namespace is one of the system's: nobody else creates such pods there.
+//! plugin, and its namespace is one of the system's: ordinary users cannot create such pods there.
 
 use std::{collections::HashMap, sync::Arc};
 
