@@ -10,6 +10,8 @@ mod containerd;
 mod diagnosis;
 mod history;
 mod kube;
+mod leftovers;
+mod ranges;
 mod sources;
 
 /// The agent under test.
