@@ -9,6 +9,7 @@
 mod containerd;
 mod diagnosis;
 mod history;
+mod incidents;
 mod kube;
 mod leftovers;
 mod ranges;
