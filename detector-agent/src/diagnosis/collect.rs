@@ -25,6 +25,7 @@ use super::{
 use crate::{
     ipam::{IpamSettings, calico::FollowedBlocks},
     kube_client::KubeClient,
+    persist::store::Store,
     pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
@@ -119,6 +120,12 @@ impl Collector {
             nodes: OtherNodes::default(),
             requests: Requests::new(kube)?,
         })
+    }
+
+    /// Continues in `store` what is known of the datastore from before the agent's start.
+    pub(crate) fn stored(mut self, store: Option<Arc<Store>>) -> Self {
+        self.versions = Versions::stored(store);
+        self
     }
 
     /// With a runtime that lists these sandboxes, whether or not each is ready.
