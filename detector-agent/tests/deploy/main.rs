@@ -18,6 +18,7 @@ mod image;
 mod inhibition;
 mod manifests;
 mod problem_detector;
+mod repository;
 mod rules;
 mod runbooks;
 mod tools;
