@@ -17,6 +17,7 @@ mod docs;
 mod image;
 mod inhibition;
 mod manifests;
+mod node_readiness;
 mod problem_detector;
 mod repository;
 mod rules;
