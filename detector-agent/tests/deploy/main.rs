@@ -18,6 +18,7 @@ mod image;
 mod inhibition;
 mod manifests;
 mod node_readiness;
+mod opentelemetry;
 mod problem_detector;
 mod repository;
 mod rules;
