@@ -280,6 +280,25 @@ fn headings(path: &Path) -> BTreeSet<String> {
         .collect()
 }
 
+/// `cargo xtask bench` writes the figures, and nobody the README's.
+#[test]
+fn readme_states_measured_latencies() {
+    let benchmarks = read("docs/benchmarks.md");
+    let readme = read("README.md");
+    for (percentile, text) in [
+        ("p50", "half of 3,000 conflicts were reported within"),
+        ("p99", "and 99 % within"),
+    ] {
+        let begin = format!("| frame sent to event line read, idle, {percentile} | ");
+        let row = benchmarks
+            .lines()
+            .find_map(|line| line.strip_prefix(&begin));
+        let measured = row.unwrap().split(" |").next().unwrap();
+        assert!(readme.contains(&format!("{text} {measured}")), "{measured}");
+    }
+    assert!(benchmarks.contains(", 2 cores, "));
+}
+
 #[test]
 fn every_deployment_file_is_mentioned() {
     let text: String = documents().iter().map(read).collect();

@@ -10,6 +10,7 @@ mod containerd;
 mod diagnosis;
 mod history;
 mod kube;
+mod recording;
 mod sources;
 
 /// The agent under test.
