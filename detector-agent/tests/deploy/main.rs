@@ -23,6 +23,7 @@ mod problem_detector;
 mod repository;
 mod rules;
 mod runbooks;
+mod systemd;
 mod tools;
 
 /// The agent under test.

@@ -33,6 +33,8 @@ fn rule_is_a_dry_run_of_a_taint_for_new_pods_only() {
     assert_eq!(rule["spec"]["dryRun"], true);
     assert_eq!(rule["spec"]["enforcementMode"], "continuous");
     assert_eq!(rule["spec"]["taint"]["effect"], "NoSchedule");
+    let key = rule["spec"]["taint"]["key"].as_str().unwrap();
+    assert!(key.starts_with("readiness.k8s.io/"), "{key}");
     let condition = &rule["spec"]["conditions"][0];
     assert_eq!(condition["requiredStatus"], "False");
     let monitor = read("deploy/node-problem-detector/ip-conflict-monitor.json");
