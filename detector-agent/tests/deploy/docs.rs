@@ -25,9 +25,16 @@ const GENERATED: [&str; 2] = [
 
 /// The documents at the top and everything in docs/.
 fn documents() -> Vec<PathBuf> {
-    let mut found = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
-        .map(|name| root().join(name))
-        .to_vec();
+    let mut found = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "MAINTAINERS.md",
+        "SECURITY.md",
+    ]
+    .map(|name| root().join(name))
+    .to_vec();
     for folder in ["docs", "docs/design", "docs/runbooks"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
