@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use detector_engine::diagnosis::MAX_TIMELINE;
 
 use super::{
-    Guidance, SubjectState, clean,
+    Guidance, SubjectKind, SubjectState, clean,
+    guidance::Severity,
     names::{self, ContractName},
 };
 #[cfg(feature = "schema")]
@@ -78,6 +79,10 @@ pub struct AnomalyData {
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyKind>"))]
     pub kind: AnomalyKind,
+    /// How urgent it is.
+    #[serde(default, with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Severity>"))]
+    pub severity: Severity,
     /// What exactly is wrong.
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyCause>"))]
@@ -183,6 +188,7 @@ impl AnomalyData {
             node: node.to_owned(),
             cluster: None,
             kind: anomaly.kind,
+            severity: SubjectKind::Anomaly(anomaly.kind).severity(),
             cause: anomaly.cause,
             state: SubjectState::of(anomaly.resolved_at.is_some()),
             address: anomaly.address,

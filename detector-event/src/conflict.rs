@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]
 use detector_engine::diagnosis::MAX_TIMELINE;
 
-use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
+use super::{
+    ChangedField, Guidance, NewestBy, SubjectKind, SubjectState, guidance::Severity, names,
+    next_step::Rights,
+};
 #[cfg(feature = "schema")]
 use crate::schema;
 use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
@@ -49,6 +52,10 @@ pub struct ConflictData {
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictKind>"))]
     pub kind: ConflictKind,
+    /// How urgent it is.
+    #[serde(default, with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Severity>"))]
+    pub severity: Severity,
     /// Whether the claimants are on this node or on several nodes.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictScope>"))]
@@ -249,6 +256,7 @@ impl ConflictData {
             vlan: conflict.vlan.outer,
             inner_vlan: conflict.vlan.inner,
             kind: conflict.kind,
+            severity: SubjectKind::Conflict(conflict.kind).severity(),
             scope: conflict.scope,
             confidence: conflict.confidence,
             state: SubjectState::of(conflict.resolved_at.is_some()),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::{
-    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId, clean,
-    text,
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId,
+    SubjectKind, clean, guidance::Severity, text,
 };
 use crate::WallTime;
 
@@ -47,6 +47,15 @@ impl Item {
         match self {
             Self::Conflict(conflict) => conflict.conflict_id.into(),
             Self::Anomaly(anomaly) => anomaly.anomaly_id.into(),
+        }
+    }
+
+    /// How urgent it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::Conflict(conflict) => SubjectKind::Conflict(conflict.kind).severity(),
+            Self::Anomaly(anomaly) => SubjectKind::Anomaly(anomaly.kind).severity(),
         }
     }
 

@@ -11,6 +11,7 @@ use detector_engine::{
 use super::{
     Affected, AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType,
     DiagnosisData, Event, EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
+    guidance::Severity,
 };
 use crate::{Pod, Via, WallTime};
 
@@ -128,6 +129,7 @@ pub fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
             vlan: None,
             inner_vlan: None,
             kind: ConflictKind::Duplicate,
+            severity: Severity::Critical,
             scope: ConflictScope::Node,
             confidence: Confidence::Certain,
             state: SubjectState::of(is_resolved),
@@ -178,6 +180,7 @@ pub fn drift(address: &str) -> AnomalyEvent {
             node: "node-1".to_owned(),
             cluster: None,
             kind: AnomalyKind::IpamDrift,
+            severity: Severity::Warning,
             cause: AnomalyCause::NotAllocated,
             state: SubjectState::Active,
             address: ip,
@@ -215,6 +218,7 @@ pub fn sweep(address: &str) -> AnomalyEvent {
     let mut event = drift(address);
     event.data = AnomalyData {
         kind: AnomalyKind::AddressSweep,
+        severity: Severity::Critical,
         cause: AnomalyCause::ContestsMany,
         ipam: None,
         network: None,

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use detector_client::Gap;
 use detector_event::{
     AnomalyData, ConflictData, WallTime, clean,
+    guidance::costs_traffic,
     text::{Claimants, Colour, anomalies_by_cause, cause_line, conflict_table, reasons},
 };
 use serde_json::{Value, json};
@@ -167,6 +168,11 @@ impl Findings {
         let anomalies = anomalies_text(self.anomalies.len());
         if self.conflicts.is_empty() && self.gaps.is_empty() {
             match self.source {
+                // The exit code is 0.
+                _ if self.anomalies.iter().any(|a| costs_traffic(a.kind)) => {
+                    line =
+                        format!("no IP address conflict, but {anomalies}: pods may lose traffic");
+                }
                 _ if !self.anomalies.is_empty() => line += &format!(", {anomalies}"),
                 Source::Kernel { .. } => line += " (frames not seen)",
                 Source::Agent { .. } => {}
@@ -260,7 +266,9 @@ mod tests {
         let conflict = || samples::raised("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255").data;
         for source in [agent, kernel] {
             for conflicts in [Vec::new(), vec![conflict()], vec![conflict(); 65_536]] {
-                for anomalies in [Vec::new(), vec![samples::drift("10.0.0.1").data; 65_536]] {
+                let sweep = samples::sweep("10.0.0.1").data;
+                let drift = samples::drift("10.0.0.1").data;
+                for anomalies in [Vec::new(), vec![drift; 65_536], vec![sweep; 65_536]] {
                     let findings = Findings {
                         conflicts: conflicts.clone(),
                         anomalies,

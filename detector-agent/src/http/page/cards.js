@@ -35,6 +35,11 @@ export const ANOMALIES = {
   address_unusable: "failed duplicate address detection",
 };
 
+// The colour of a severity.
+export function severityClass({ severity }) {
+  return { critical: "alarm", warning: "warn" }[severity] ?? "";
+}
+
 // What a search in the list may match.
 export function searchText(item) {
   const claimants = item.claimants ?? [item];
@@ -67,13 +72,13 @@ export function anomalyCard(anomaly) {
   const id = `address-${anomaly.anomaly_id}`;
   const subject = anomaly.kind === "address_sweep" ? "Address sweep" : (anomaly.range ?? anomaly.address);
   const pod = anomaly.pod || anomaly.device ? podName(anomaly, "span") : null;
-  return element("article", { class: "card anomaly", "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
+  return element("article", { class: `card anomaly ${severityClass(anomaly)}`, "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
     element("header", {},
       element("h3", { id }, subject),
-      element("span", { class: "tag warn" }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
+      element("span", { class: `tag ${severityClass(anomaly)}` }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
       pod,
       period(anomaly)),
-    element("p", { class: "detail" }, `${anomaly.detail}.`),
+    element("p", { class: "detail" }, `${anomaly.detail}. ${anomaly.guidance?.effect ?? ""}`),
     whyLine(anomaly, `api/v1/anomalies/${anomaly.anomaly_id}`),
     nextLine(anomaly.guidance));
 }

@@ -3,7 +3,6 @@
 use detector_engine::ConflictKind;
 use detector_event::{
     SubjectKind,
-    guidance::Severity,
     next_step::{ConflictSituation, Rights},
     summary::enumeration,
 };
@@ -39,7 +38,7 @@ impl ConflictFacts<'_> {
         let cause = group.cause.clone().filter(|_| !is_resolved);
         Notice {
             change: of.change,
-            severity: Severity::of(kind, Some(group.confidence)),
+            severity: kind.severity(),
             kind,
             title,
             finding: self.finding(),
