@@ -3,8 +3,8 @@
 use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
 use detector_engine::{
-    AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
-    EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
+    AnomalyId, Beginning, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind,
+    ConflictScope, EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
 };
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +148,9 @@ pub struct ClaimantData {
     /// How that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest_by: Option<NewestBy>,
+    /// Present and true if it is the node itself, which has the address on `device`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_node: bool,
     /// Whether a record of the container runtime, the network plugin or IPAM gives the address to its pod. Absent if no record is
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -395,6 +398,7 @@ impl ClaimantData {
             since_unknown_because: claimant.beginning.unknown.map(|why| why.text().into()),
             newest: claimant.is_newest,
             newest_by: claimant.is_newest.then_some(NewestBy::FirstSight),
+            is_node: claimant.id == ClaimantId::Host,
             rightful: claimant.rightful,
             allocated: claimant.allocated,
             own_stack: claimant.has_own_stack,

@@ -209,7 +209,7 @@ fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
         };
         let name = match &claimant.pod {
             Some(_) => text::pod(claimant),
-            None => clean(&claimant.device).into_owned(),
+            None => text::claimant(conflict.scope, claimant),
         };
         let role = role(conflict, claimant);
         let width = width.saturating_sub(role.len());

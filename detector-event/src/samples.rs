@@ -74,6 +74,7 @@ pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         since_unknown_because: None,
         newest: false,
         newest_by: None,
+        is_node: false,
         rightful: None,
         allocated: None,
         own_stack: false,

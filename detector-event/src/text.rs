@@ -64,13 +64,20 @@ pub fn address(conflict: &ConflictData) -> String {
     clean(&scoped_address(conflict)).into_owned()
 }
 
-/// The claimant's pod, or `unknown`.
+/// The claimant's pod, `the node`, or `unknown`; a table has the device in another column.
 #[must_use]
 pub fn pod(claimant: &ClaimantData) -> String {
     match &claimant.pod {
         Some(pod) => clean(&format!("{}/{}", pod.namespace, pod.name)).into_owned(),
+        None if claimant.is_node => clean(&format!("the node ({})", claimant.node)).into_owned(),
         None => "unknown".to_owned(),
     }
+}
+
+/// The claimant in a line, in which nothing else names its device.
+#[must_use]
+pub fn claimant(scope: ConflictScope, claimant: &ClaimantData) -> String {
+    clean(&summary::claimant(scope, claimant)).into_owned()
 }
 
 /// The anomaly's pod in parentheses; empty if it is unknown.
@@ -178,7 +185,7 @@ pub fn claimant_table(
         |claimant: &ClaimantData| conflict.is_some_and(|c| receives_traffic(c, claimant));
     let scope = conflict.map_or(ConflictScope::Node, |c| c.scope);
     // Without any known pod the column is omitted; the reasons are listed elsewhere.
-    let names_pods = claimants.iter().any(|c| c.pod.is_some());
+    let names_pods = claimants.iter().any(|c| c.pod.is_some() || c.is_node);
     let with_since = columns == Claimants::WithSince;
     let titles = [
         Some(""),
