@@ -119,6 +119,12 @@ pub struct AnomalyData {
     /// How many addresses the device contests; in the resolving event, the most at one time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contested: Option<usize>,
+    /// For how many of them the node sends the traffic to the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverted: Option<usize>,
+    /// For how many of them the node sends the traffic to another claimant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<usize>,
     /// The addresses that it has contested for longest, bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
@@ -203,6 +209,8 @@ impl AnomalyData {
             source: source.map(|s| s.place.clone()),
             owner: anomaly.owner.as_deref().map(str::to_owned),
             contested: anomaly.contested.as_ref().map(|c| c.count),
+            diverted: anomaly.contested.as_ref().map(|c| c.diverted),
+            kept: anomaly.contested.as_ref().map(|c| c.kept),
             addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
             range: anomaly.overlap.as_ref().map(|o| o.range),
             nodes: (anomaly.overlap.as_ref()).map_or_else(Vec::new, |o| o.nodes.clone()),

@@ -6,7 +6,7 @@ use std::{borrow::Cow, str::FromStr};
 
 use detector_engine::{AnomalyCause, AnomalyKind, diagnosis::Cause};
 
-use super::{AnomalyData, ContractName, SubjectKind};
+use super::{AnomalyData, ContractName, SubjectKind, counted};
 use crate::Role;
 
 /// Where the documentation is published.
@@ -130,7 +130,7 @@ pub fn anomaly_effect(data: &AnomalyData) -> Cow<'static, str> {
             "If the gateway does not answer, the pod reaches nothing outside its own subnet."
         }
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
-        AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+        AnomalyKind::AddressSweep => return sweep_effect(data),
         AnomalyKind::AddressUnusable => "The pod neither uses the address nor answers for it.",
         AnomalyKind::PodCidrOverlap => {
             "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
@@ -144,6 +144,22 @@ pub fn anomaly_effect(data: &AnomalyData) -> Cow<'static, str> {
         AnomalyKind::MacMoved => "Packets for the pod go to another port.",
     };
     text.into()
+}
+
+/// Where the node's traffic for the addresses of a sweep goes, as far as that is known.
+fn sweep_effect(data: &AnomalyData) -> Cow<'static, str> {
+    let count = data.contested.unwrap_or_default();
+    match (data.diverted, data.kept) {
+        (Some(diverted), _) if diverted > 0 => format!(
+            "The node's traffic for {diverted} of these {} goes to the pod.",
+            counted(count, "address", "addresses")
+        )
+        .into(),
+        (_, Some(kept)) if kept >= count => {
+            "The node's traffic for these addresses still goes to the victims.".into()
+        }
+        _ => "None of the node's traffic for these addresses is known to go to the pod.".into(),
+    }
 }
 
 /// The URL of the status page, as people reach it; `{node}` in it stands for the node's name.
@@ -196,6 +212,21 @@ mod tests {
             SubjectKind::Conflict(ConflictKind::Duplicate).severity(),
             Severity::Critical
         );
+    }
+
+    #[test]
+    fn effect_of_a_sweep_is_what_was_measured() {
+        let mut sweep = crate::samples::sweep("10.0.0.1").data;
+        let effects = [
+            (0, 4, "still goes to the victims"),
+            (3, 1, "for 3 of these 4 addresses goes to the pod"),
+            (0, 3, "None of the"),
+        ];
+        for (diverted, kept, expected) in effects {
+            (sweep.diverted, sweep.kept) = (Some(diverted), Some(kept));
+            let effect = anomaly_effect(&sweep);
+            assert!(effect.contains(expected), "{effect}");
+        }
     }
 
     #[test]

@@ -196,6 +196,8 @@ pub fn drift(address: &str) -> AnomalyEvent {
             source: Some("/var/lib/cni/networks/cbr0".to_owned()),
             owner: None,
             contested: None,
+            diverted: None,
+            kept: None,
             addresses: Vec::new(),
             range: None,
             nodes: Vec::new(),
@@ -225,6 +227,8 @@ pub fn sweep(address: &str) -> AnomalyEvent {
         network: None,
         source: None,
         contested: Some(4),
+        diverted: Some(0),
+        kept: Some(4),
         addresses: vec![event.subject],
         detail: "the pod on veth-a claims 4 addresses of others".to_owned(),
         ..event.data

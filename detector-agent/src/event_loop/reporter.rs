@@ -342,6 +342,8 @@ fn log(event: &AnyEvent) {
     };
     let severity = event.kind().severity();
     match event {
+        // The line of the sweep stands for it.
+        AnyEvent::Conflict(event) if event.data.sweep.is_some() => {}
         AnyEvent::Conflict(event) => {
             let data = &event.data;
             let (pods, devices) = pods_and_devices(data);

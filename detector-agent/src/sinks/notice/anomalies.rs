@@ -111,7 +111,7 @@ fn effect(kind: AnomalyKind) -> &'static str {
             "The node's traffic for these addresses does not reach the pods."
         }
         AnomalyKind::AddressUnusable => "The pods neither use the addresses nor answer for them.",
-        AnomalyKind::AddressSweep => "The pods may receive the traffic of all these addresses.",
+        AnomalyKind::AddressSweep => "The pods may receive traffic for these addresses.",
         AnomalyKind::PodCidrOverlap => "Pods of these nodes get the same addresses.",
         AnomalyKind::RogueRouter => {
             "Pods on the same links may send their IPv6 traffic to these pods."

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(page["payload"]["severity"], "critical");
         assert_eq!(
             page["payload"]["summary"],
-            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The pod may receive the traffic of all these addresses."
+            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The node's traffic for these addresses still goes to the victims."
         );
     }
 
