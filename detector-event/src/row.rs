@@ -1,13 +1,18 @@
 //! A conflict or an anomaly as one row of a table, used by `watch` and `kubectl ipconflict`.
 
-use std::net::IpAddr;
+use std::{cmp::Reverse, net::IpAddr};
+
+use detector_engine::AnomalyKind;
 
 use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::{
     AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId,
-    SubjectKind, clean, guidance::Severity, text,
+    SubjectKind, clean,
+    group::{Key, fold},
+    guidance::Severity,
+    text,
 };
 use crate::WallTime;
 
@@ -57,6 +62,17 @@ impl Item {
             Self::Conflict(conflict) => SubjectKind::Conflict(conflict.kind).severity(),
             Self::Anomaly(anomaly) => SubjectKind::Anomaly(anomaly.kind).severity(),
         }
+    }
+
+    fn key(&self) -> Key<'_> {
+        match self {
+            Self::Conflict(conflict) => Key::of_conflict(conflict),
+            Self::Anomaly(anomaly) => Key::of_anomaly(anomaly),
+        }
+    }
+
+    fn is_sweep(&self) -> bool {
+        self.kind() == AnomalyKind::AddressSweep.name()
     }
 
     /// Whether it ended.
@@ -175,6 +191,48 @@ impl Item {
         }
         let text = text.to_lowercase();
         words.iter().all(|word| text.contains(word))
+    }
+}
+
+/// The items, those that a person reads as one together, the one that stands for them first: sweeps before everything else, then by
+/// severity, and otherwise in the order of the items.
+#[must_use]
+pub fn groups<'a>(items: impl IntoIterator<Item = &'a Item>) -> Vec<Vec<&'a Item>> {
+    let keyed = items.into_iter().map(|item| (item.key(), item));
+    let mut groups = fold(keyed);
+    for group in &mut groups {
+        group.sort_by_key(|item| !item.is_sweep());
+    }
+    groups.sort_by_key(|group| {
+        let first = group.first();
+        let severity = first.map(|first| first.severity());
+        (
+            !first.is_some_and(|first| first.is_sweep()),
+            Reverse(severity),
+        )
+    });
+    groups
+}
+
+/// The address of a group, with how many others it has: `10.0.0.1 +217`.
+#[must_use]
+pub fn group_address(group: &[&Item]) -> String {
+    match group {
+        [] => String::new(),
+        [one] => one.address(),
+        [first, rest @ ..] => format!("{} +{}", first.address(), rest.len()),
+    }
+}
+
+/// Why a group is one, or the claimants of the first, in at most `width` columns.
+#[must_use]
+pub fn group_claimants(group: &[&Item], width: usize) -> String {
+    let Some(first) = group.first() else {
+        return String::new();
+    };
+    match first.diagnosis().and_then(DiagnosisData::cause_text) {
+        Some(cause) if group.len() > 1 && !first.is_sweep() => shorten_end(&clean(&cause), width),
+        _ => claimants(first, width),
     }
 }
 
