@@ -246,9 +246,19 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub common: CommonArgs,
 
+    /// Only the conflict of this address, and the anomalies of it and of the pods that have it.
+    #[arg(value_name = "ADDRESS", help_heading = heading::OUTPUT)]
+    pub address: Option<IpAddr>,
+
+    /// Show every group of findings in full; otherwise many are listed, and the rest counted.
+    #[arg(long, env = "IPCONFLICT_ALL", help_heading = heading::OUTPUT, num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub all: bool,
+
     /// Output format.
     #[arg(
         long,
+        short = 'o',
+        visible_alias = "output",
         value_name = "FORMAT",
         env = "IPCONFLICT_FORMAT",
         help_heading = heading::OUTPUT,
@@ -420,6 +430,8 @@ pub enum LogFormat {
 pub enum CheckFormat {
     /// Human-readable.
     Text,
+    /// Human-readable, a line for each conflict and anomaly.
+    Wide,
     /// JSON.
     Json,
 }

@@ -215,7 +215,10 @@ fn anomaly_of_the_agent_is_shown_without_a_conflict() {
         .unwrap();
     let text = check(&node, "text");
     assert_eq!(text.code().unwrap(), 0, "{text:?}");
-    assert_first_line(&text, "no IP address conflict on 2 pod devices, 1 anomaly");
+    assert_first_line(
+        &text,
+        "no IP address conflict, but 1 anomaly: pods may lose traffic",
+    );
     for part in [
         "\nroute_astray ",
         "\n  next: Delete ",

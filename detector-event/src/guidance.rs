@@ -2,61 +2,35 @@
 //!
 //! The one source for chats, pagers, alerts and pages. A test compares the alerts with deploy/prometheus/rules.yaml.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr};
 
-use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, diagnosis::Cause};
+use detector_engine::{AnomalyCause, AnomalyKind, diagnosis::Cause};
 
-use super::{AnomalyData, SubjectKind};
+use super::{AnomalyData, ContractName, SubjectKind, counted};
 use crate::Role;
 
 /// Where the documentation is published.
 const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
 
-/// How urgent something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// How urgent something is: the same in the log, in events, on the page, in messages and in alerts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing is broken and nothing will be.
     Info,
-    /// Something will break, or does for one pod.
+    /// Something will break, or does for one pod. Also of an event that an earlier version stored.
+    #[default]
     Warning,
-    /// A pod probably receives traffic of others.
-    Error,
-    /// Pods certainly lose traffic.
+    /// Pods lose traffic, or receive that of others.
     Critical,
 }
 
-impl Severity {
-    /// The severity of a conflict or, without `confidence`, of an anomaly.
-    #[must_use]
-    pub fn of(kind: SubjectKind, confidence: Option<Confidence>) -> Self {
-        match kind {
-            // An address of the node concerns every pod on it.
-            SubjectKind::Conflict(ConflictKind::Host) => Self::Critical,
-            SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
-            // A sweep stands for conflicts, each of which would be an error.
-            // Addresses of several pods are about to be given out twice.
-            // A rogue router takes the traffic of a whole link.
-            SubjectKind::Conflict(_)
-            // A MAC address on two ports costs two pods their packets.
-            | SubjectKind::Anomaly(
-                AnomalyKind::AddressSweep
-                | AnomalyKind::PodCidrOverlap
-                | AnomalyKind::RogueRouter
-                | AnomalyKind::MacDuplicate
-                | AnomalyKind::MacMoved,
-            ) => Self::Error,
-            SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
-            SubjectKind::Anomaly(_) => Self::Warning,
-        }
-    }
+impl ContractName for Severity {
+    const ALL: &'static [Self] = &[Self::Info, Self::Warning, Self::Critical];
 
-    /// Its name in PagerDuty.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn contract_name(self) -> &'static str {
         match self {
             Self::Info => "info",
             Self::Warning => "warning",
-            Self::Error => "error",
             Self::Critical => "critical",
         }
     }
@@ -81,13 +55,22 @@ impl SubjectKind {
         }
     }
 
-    /// The label `severity` of its alerts. It does not depend on the confidence, which metrics do not show.
+    /// How urgent it is. It does not depend on the confidence, which metrics do not show.
     #[must_use]
-    pub fn alert_severity(self) -> &'static str {
-        match Severity::of(self, None) {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Error | Severity::Critical => "critical",
+    pub fn severity(self) -> Severity {
+        match self {
+            // A sweep stands for conflicts. Addresses of several pods are about to be given out twice. A rogue router takes the
+            // traffic of a whole link, and a MAC address on two ports costs two pods their packets.
+            Self::Conflict(_)
+            | Self::Anomaly(
+                AnomalyKind::AddressSweep
+                | AnomalyKind::PodCidrOverlap
+                | AnomalyKind::RogueRouter
+                | AnomalyKind::MacDuplicate
+                | AnomalyKind::MacMoved,
+            ) => Severity::Critical,
+            Self::Anomaly(AnomalyKind::IpamLeak) => Severity::Info,
+            Self::Anomaly(_) => Severity::Warning,
         }
     }
 
@@ -128,10 +111,16 @@ pub fn part_runbook_url(role: Role) -> Option<String> {
     Some(format!("{DOCS}/runbooks/{alert}.md"))
 }
 
+/// Whether pods lose traffic by anomalies of this kind, or may.
+#[must_use]
+pub fn costs_traffic(kind: AnomalyKind) -> bool {
+    !matches!(kind, AnomalyKind::IpamDrift | AnomalyKind::IpamLeak)
+}
+
 /// What an anomaly does to traffic, in one sentence.
 #[must_use]
-pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
-    match data.kind {
+pub fn anomaly_effect(data: &AnomalyData) -> Cow<'static, str> {
+    let text = match data.kind {
         AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => {
             "If both pods have the address, only one of them receives its traffic."
         }
@@ -141,7 +130,7 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
             "If the gateway does not answer, the pod reaches nothing outside its own subnet."
         }
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
-        AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+        AnomalyKind::AddressSweep => return sweep_effect(data),
         AnomalyKind::AddressUnusable => "The pod neither uses the address nor answers for it.",
         AnomalyKind::PodCidrOverlap => {
             "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
@@ -153,6 +142,23 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
             "These pods lose packets: the bridge delivers those of all to whichever sent last."
         }
         AnomalyKind::MacMoved => "Packets for the pod go to another port.",
+    };
+    text.into()
+}
+
+/// Where the node's traffic for the addresses of a sweep goes, as far as that is known.
+fn sweep_effect(data: &AnomalyData) -> Cow<'static, str> {
+    let count = data.contested.unwrap_or_default();
+    match (data.diverted, data.kept) {
+        (Some(diverted), _) if diverted > 0 => format!(
+            "The node's traffic for {diverted} of these {} goes to the pod.",
+            counted(count, "address", "addresses")
+        )
+        .into(),
+        (_, Some(kept)) if kept >= count => {
+            "The node's traffic for these addresses still goes to the victims.".into()
+        }
+        _ => "None of the node's traffic for these addresses is known to go to the pod.".into(),
     }
 }
 
@@ -189,20 +195,37 @@ impl FromStr for StatusPageUrl {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_engine::ConflictKind;
+
     use super::*;
 
     #[test]
-    fn severity_follows_kind_and_confidence() {
-        use Confidence::{Certain, Observed};
-        let cases = [
-            (ConflictKind::Duplicate, Certain, Severity::Critical),
-            (ConflictKind::Duplicate, Observed, Severity::Error),
-            (ConflictKind::Host, Observed, Severity::Critical),
-            (ConflictKind::Flapping, Observed, Severity::Error),
+    fn what_costs_traffic_is_at_least_a_warning() {
+        for kind in AnomalyKind::ALL {
+            let severity = SubjectKind::Anomaly(kind).severity();
+            assert!(
+                !costs_traffic(kind) || severity >= Severity::Warning,
+                "{kind:?}"
+            );
+        }
+        assert_eq!(
+            SubjectKind::Conflict(ConflictKind::Duplicate).severity(),
+            Severity::Critical
+        );
+    }
+
+    #[test]
+    fn effect_of_a_sweep_is_what_was_measured() {
+        let mut sweep = crate::samples::sweep("10.0.0.1").data;
+        let effects = [
+            (0, 4, "still goes to the victims"),
+            (3, 1, "for 3 of these 4 addresses goes to the pod"),
+            (0, 3, "None of the"),
         ];
-        for (kind, confidence, expected) in cases {
-            let kind = SubjectKind::Conflict(kind);
-            assert_eq!(Severity::of(kind, Some(confidence)), expected, "{kind:?}");
+        for (diverted, kept, expected) in effects {
+            (sweep.diverted, sweep.kept) = (Some(diverted), Some(kept));
+            let effect = anomaly_effect(&sweep);
+            assert!(effect.contains(expected), "{effect}");
         }
     }
 

@@ -177,12 +177,13 @@ pub fn enumeration(mut names: Vec<String>, more: usize) -> Option<String> {
     })
 }
 
-/// `default/a (veth1)`, or the device alone; in the fleet `default/a (veth1 on node-a)`.
+/// `default/a (veth1)`, `the node (node-a, eth0)`, or the device alone; in the fleet `default/a (veth1 on node-a)`.
 #[must_use]
 pub fn claimant(scope: ConflictScope, claimant: &ClaimantData) -> String {
     let device = device(scope, claimant);
     match &claimant.pod {
         Some(pod) => format!("{} ({device})", pod_name(pod)),
+        None if claimant.is_node => format!("the node ({}, {})", claimant.node, claimant.device),
         None => device.into_owned(),
     }
 }
@@ -206,6 +207,13 @@ pub fn pod_name(pod: &Pod) -> String {
 mod tests {
     use super::*;
     use crate::samples;
+
+    #[test]
+    fn node_is_named_as_such() {
+        let mut node = samples::claimant("eth0", None);
+        node.is_node = true;
+        assert_eq!(claimant(ConflictScope::Node, &node), "the node (n, eth0)");
+    }
 
     #[test]
     fn address_has_its_network_and_vlan() {

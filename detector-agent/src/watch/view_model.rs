@@ -1,7 +1,7 @@
 //! The state behind the table: active conflicts, open anomalies, and the most recently resolved conflicts.
 
 use detector_client::Overview;
-use detector_event::{SubjectId, row::Item};
+use detector_event::{SubjectId, guidance::Severity, row::Item};
 
 use super::Update;
 
@@ -84,6 +84,12 @@ impl ViewModel {
             self.resolved.insert(0, item);
             self.resolved.truncate(MAX_RESOLVED);
         }
+    }
+
+    /// How urgent the most urgent open item is.
+    pub(super) fn severity(&self) -> Option<Severity> {
+        let open = self.active.iter().chain(&self.anomalies);
+        open.map(Item::severity).max()
     }
 
     pub(super) fn active_count(&self) -> usize {

@@ -81,7 +81,11 @@ fn agent_sends_the_alerts_of_the_rules() {
         let [alert] = of_kind[..] else {
             panic!("{name}: {of_kind:?}")
         };
-        assert_eq!(alert["labels"]["severity"], kind.alert_severity(), "{name}");
+        assert_eq!(
+            alert["labels"]["severity"],
+            kind.severity().contract_name(),
+            "{name}"
+        );
         if let SubjectKind::Anomaly(kind) = kind {
             let expression = alert["expr"].as_str().unwrap();
             let selector = format!("kind=\"{}\"", kind.name());

@@ -1,6 +1,6 @@
 // Anomalies that have one cause, as one card: after a wipe of IPAM's state, hundreds of pods have the same finding.
 
-import { ANOMALIES, nextLine, period, podName } from "./cards.js";
+import { ANOMALIES, nextLine, period, podName, severityClass } from "./cards.js";
 import { element } from "./dom.js";
 import { whyLine } from "./why.js";
 
@@ -32,10 +32,10 @@ export function incidentCard({ incident, members, raised_at }) {
   const id = `incident-${members[0].anomaly_id}`;
   const row = (anomaly) => element("li", {}, element("span", { class: "mono" }, anomaly.address), " ", podName(anomaly, "span"));
   const more = members.length - MAX_LISTED;
-  return element("article", { class: "card anomaly", "aria-labelledby": id, "data-incident": incident },
+  return element("article", { class: `card anomaly ${severityClass(members[0])}`, "aria-labelledby": id, "data-incident": incident },
     element("header", {},
       element("h3", { id }, `${members.length} addresses`),
-      element("span", { class: "tag warn" }, ANOMALIES[members[0].kind] ?? members[0].kind),
+      element("span", { class: `tag ${severityClass(members[0])}` }, ANOMALIES[members[0].kind] ?? members[0].kind),
       period({ raised_at })),
     element("details", { class: "why", "data-key": "members" },
       element("summary", {}, "Addresses and pods"),

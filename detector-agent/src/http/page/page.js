@@ -1,7 +1,7 @@
 // The state of the page, and when it is drawn.
 
 import { CardList } from "./page/card_list.js";
-import { anomalyCard, conflictCard, endedEntry, idOf, searchText } from "./page/cards.js";
+import { anomalyCard, conflictCard, endedEntry, idOf, searchText, severityClass } from "./page/cards.js";
 import { follow, isLost, load, request, retryNow } from "./page/connection.js";
 import { $, counted, refreshElapsed, showCount } from "./page/dom.js";
 import { drawHealth } from "./page/health.js";
@@ -12,6 +12,12 @@ const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an ev
 const REFRESH_AFTER_EVENT = 1500; // picks up details that follow an event, such as a MAC
 const DRAW_AFTER_EVENT = 50; // many conflicts or anomalies raised at once are drawn together
 const MAX_ENDED = 50;
+const SEVERITIES = ["info", "warning", "critical"];
+const KIND_EFFECT = {
+  duplicate: "Pods with the same address lose traffic to each other.",
+  host: "A pod claims an address of the node, which serves every pod on it.",
+  flapping: "A shared address moves between pods too often.",
+};
 
 const active = new Map(); // conflict id → conflict
 const anomalies = new Map(); // anomaly id → anomaly
@@ -47,7 +53,7 @@ function draw() {
   $("anomalies-section").hidden = others.length === 0;
   $("anomalies-title").textContent = counted(others.length, "anomaly", "anomalies");
   showCount("conflict-count", active.size, active.size ? "alarm" : "");
-  showCount("anomaly-count", anomalies.size, anomalies.size ? "warn" : "");
+  showCount("anomaly-count", anomalies.size, severityClass({ severity: SEVERITIES.findLast((one) => [...anomalies.values()].some((item) => item.severity === one)) }));
   $("filter-box").hidden = active.size + anomalies.size < 4 && !terms.length;
   $("no-match").hidden = !terms.length || conflicts.length + others.length > 0;
   document.title = `${active.size ? `(${active.size}) ` : ""}IP conflicts · ${$("node").textContent}`;
@@ -58,18 +64,25 @@ function showMore(id, count, name) {
   $(id).textContent = `${count} more not shown; use the filter, or see api/v1/${name}.`;
 }
 
-// "No conflict" must look different from "unable to detect conflicts".
+// "No conflict" must look different from "unable to detect conflicts", and from an anomaly by which pods lose traffic.
 function drawHeadline() {
   const count = active.size;
   const impaired = (health?.parts ?? []).filter((part) => part.role === "source" && part.state !== "works");
+  const kinds = new Set([...active.values()].map((conflict) => conflict.kind));
+  const worst = [...anomalies.values()].sort((a, b) => SEVERITIES.indexOf(b.severity) - SEVERITIES.indexOf(a.severity))[0];
   let title = counted(count, "IP address in conflict", "IP addresses in conflict");
-  let note = "Pods with the same address lose traffic to each other.";
+  let note = kinds.size === 1 ? KIND_EFFECT[[...kinds][0]] : KIND_EFFECT.duplicate;
   let severity = "alarm";
   if (count === 0 && health && !health.ready) {
     [title, note, severity] = ["Starting", "Conflicts are not known until the agent has read the kernel state.", "incomplete"];
   } else if (count === 0) {
     [title, note, severity] = ["No IP address conflict", "No address on this node is claimed by two pods.", "ok"];
-    if (impaired.length) [note, severity] = [`Observation is incomplete (${impaired.map((part) => part.name).join(", ")}): see Health.`, "incomplete"];
+    if (worst && worst.severity !== "info") {
+      title = `No IP address conflict, but ${counted(anomalies.size, "anomaly", "anomalies")}`;
+      [note, severity] = [worst.guidance.effect, worst.severity === "critical" ? "alarm" : "incomplete"];
+    } else if (impaired.length) {
+      [note, severity] = [`Observation is incomplete (${impaired.map((part) => part.name).join(", ")}): see Health.`, "incomplete"];
+    }
   }
   $("headline").className = `headline ${severity}`;
   // Setting the same text again would make screen readers repeat it.

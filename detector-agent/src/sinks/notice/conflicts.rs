@@ -1,9 +1,8 @@
 //! What a message about conflicts with the same claimants contains.
 
-use detector_engine::ConflictKind;
+use detector_engine::{ConflictKind, ConflictScope};
 use detector_event::{
     SubjectKind,
-    guidance::Severity,
     next_step::{ConflictSituation, Rights},
     summary::enumeration,
 };
@@ -39,7 +38,7 @@ impl ConflictFacts<'_> {
         let cause = group.cause.clone().filter(|_| !is_resolved);
         Notice {
             change: of.change,
-            severity: Severity::of(kind, Some(group.confidence)),
+            severity: kind.severity(),
             kind,
             title,
             finding: self.finding(),
@@ -68,7 +67,12 @@ impl ConflictFacts<'_> {
     }
 
     fn finding(&self) -> String {
-        let (node, group) = (self.of.node, self.group);
+        let group = self.group;
+        // In the fleet, each claimant has its node.
+        let on = match group.scope {
+            ConflictScope::Node => format!(" on {}", self.of.node),
+            ConflictScope::Fleet => String::new(),
+        };
         let (addresses, is, moves, them) = match (self.of.count, group.addresses.first()) {
             (1, Some(address)) => (address.clone(), "is", "moves", "it"),
             (count, _) => (format!("{count} addresses"), "are", "move", "them"),
@@ -77,15 +81,15 @@ impl ConflictFacts<'_> {
         if self.of.is_resolved() {
             let lasted = self.of.lasted();
             return format!(
-                "{addresses} {is} no longer in conflict on {node}; {claimants} claimed {them} for {lasted}"
+                "{addresses} {is} no longer in conflict{on}; {claimants} claimed {them} for {lasted}"
             );
         }
         match group.kind {
             ConflictKind::Flapping => {
-                format!("{addresses} {moves} too often between {claimants} on {node}")
+                format!("{addresses} {moves} too often between {claimants}{on}")
             }
             ConflictKind::Duplicate | ConflictKind::Host => {
-                format!("{addresses} {is} claimed by {claimants} on {node}")
+                format!("{addresses} {is} claimed by {claimants}{on}")
             }
         }
     }
@@ -134,7 +138,7 @@ impl ConflictFacts<'_> {
             kind: group.kind,
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
-            pods: self.claimants(|claimant| claimant.pod.is_some()),
+            pods: self.claimants(|claimant| claimant.is_pod_known),
             suspects: self.claimants(|claimant| claimant.is_contester),
             rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
             rightful: self.claimants(|claimant| claimant.rightful == Some(true)),
@@ -154,7 +158,7 @@ impl ConflictFacts<'_> {
             0
         };
         let more = names.len().saturating_sub(NAMED) + omitted;
-        let names = names.iter().take(NAMED).map(|c| c.name());
+        let names = names.iter().take(NAMED).map(|c| c.name.clone());
         enumeration(names.collect(), more)
     }
 }

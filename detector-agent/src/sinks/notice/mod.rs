@@ -64,10 +64,21 @@ impl Notice {
         }
         let notices = groups.iter().filter_map(|(_, events)| {
             let of = Facts::new(message, events);
-            Some((of.count, of_group(events, &of)?))
+            let confidence = events.iter().map(|event| match event {
+                AnyEvent::Conflict(event) => Some(event.data.confidence),
+                AnyEvent::Anomaly(_) => None,
+            });
+            let confidence = confidence.max();
+            Some((confidence, of.count, of_group(events, &of)?))
         });
         let mut notices: Vec<_> = notices.collect();
-        notices.sort_by_key(|(count, notice)| Reverse((notice.severity, *count)));
+        notices.sort_by_key(|(confidence, count, notice)| {
+            Reverse((notice.severity, *confidence, *count))
+        });
+        let notices: Vec<_> = notices
+            .into_iter()
+            .map(|(_, count, notice)| (count, notice))
+            .collect();
         let notice = match &notices[..] {
             [(_, notice)] => notice.clone(),
             _ => of_groups(&notices, message),

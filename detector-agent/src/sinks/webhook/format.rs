@@ -50,7 +50,6 @@ fn icon(notice: &Notice) -> &'static str {
     match notice.severity {
         _ if notice.change == Change::Resolved => ":white_check_mark:",
         Severity::Critical => ":rotating_light:",
-        Severity::Error => ":red_circle:",
         Severity::Warning => ":warning:",
         Severity::Info => ":information_source:",
     }
@@ -158,7 +157,7 @@ fn pagerduty(
         "payload": {
             "summary": truncate(&summary(notice), PAGERDUTY_SUMMARY),
             "source": notice.node,
-            "severity": notice.severity.name(),
+            "severity": notice.severity.contract_name(),
             "timestamp": message.events.last().map(AnyEvent::time),
             "component": component,
             "group": notice.node,
@@ -243,10 +242,10 @@ mod tests {
     fn a_sweep_is_about_its_pod_and_as_severe_as_its_conflicts() {
         let event = Message::of_event(samples::sweep("10.0.0.1").into());
         let page = any_body(Format::Pagerduty, &event);
-        assert_eq!(page["payload"]["severity"], "error");
+        assert_eq!(page["payload"]["severity"], "critical");
         assert_eq!(
             page["payload"]["summary"],
-            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The pod may receive the traffic of all these addresses."
+            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The node's traffic for these addresses still goes to the victims."
         );
     }
 
@@ -308,7 +307,7 @@ mod tests {
         assert_eq!(icon_of(&window(Change::Raised)), ":rotating_light:");
         assert_eq!(icon_of(&window(Change::Resolved)), ":white_check_mark:");
         let sweep = Message::of_event(samples::sweep("10.0.0.1").into());
-        assert_eq!(icon_of(&sweep), ":red_circle:");
+        assert_eq!(icon_of(&sweep), ":rotating_light:");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Drawing of the screen: header, body and footer.
 
-use detector_event::{WallTime, clean, row::shorten_end, text::Colour};
+use detector_event::{WallTime, clean, guidance::Severity, row::shorten_end, text::Colour};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -96,12 +96,17 @@ impl View {
     fn draw_header(&self, frame: &mut Frame<'_>, area: Rect, note: &str) {
         let bold = Modifier::BOLD;
         let (conflicts, anomalies) = (self.model.active_count(), self.model.anomaly_count());
-        let (mut text, colour) = match conflicts {
-            0 if !self.model.ready => ("starting".to_owned(), Color::Yellow),
-            0 if anomalies > 0 => ("no conflict".to_owned(), Color::Yellow),
-            0 => ("no conflict".to_owned(), Color::Green),
-            1 => ("1 address in conflict".to_owned(), Color::Red),
-            count => (format!("{count} addresses in conflict"), Color::Red),
+        let mut text = match conflicts {
+            0 if !self.model.ready => "starting".to_owned(),
+            0 => "no conflict".to_owned(),
+            1 => "1 address in conflict".to_owned(),
+            count => format!("{count} addresses in conflict"),
+        };
+        let colour = match self.model.severity() {
+            Some(Severity::Critical) => Color::Red,
+            Some(Severity::Warning) => Color::Yellow,
+            _ if !self.model.ready => Color::Yellow,
+            _ => Color::Green,
         };
         match anomalies {
             0 => {}

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use detector_event::{
     WallTime,
+    guidance::Severity,
     row::{Item, claimants, duration_text, shorten_end},
 };
 use ratatui::{
@@ -147,8 +148,11 @@ impl Layout {
             let row = Row::new(cells.map(Cell::new).collect::<Vec<_>>());
             row.style(match item {
                 _ if item.is_resolved() => dim,
-                Item::Conflict(_) => style(Color::Red),
-                Item::Anomaly(_) => style(Color::Yellow),
+                item => match item.severity() {
+                    Severity::Critical => style(Color::Red),
+                    Severity::Warning => style(Color::Yellow),
+                    Severity::Info => Style::new(),
+                },
             })
         });
         let widths = std::iter::once(self.address)
