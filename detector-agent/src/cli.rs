@@ -1,12 +1,14 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config` (see
 //! [`crate::config`]). The flag takes precedence over the environment, the environment over the file.
 
+mod help;
+
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use detector_client::{
     AgentAddress, Client, ClientError,
-    packaging::{CompletionsArgs, ManArgs},
+    packaging::{self, CompletionsArgs, ManArgs},
 };
 use detector_event::guidance::StatusPageUrl;
 use ipnet::IpNet;
@@ -38,7 +40,7 @@ pub mod heading {
 
 /// Detects IP addresses claimed by more than one pod, the moment it happens.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "detector-agent", version, about, max_term_width = 110)]
+#[command(name = "detector-agent", version = packaging::version(), about, after_help = help::AGENT, max_term_width = 110)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -49,18 +51,25 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Monitor this node and report every conflict as it happens.
+    #[command(after_help = help::RUN)]
     Run(Box<RunArgs>),
     /// Show what the agent on this node knows, or without one what a single look at the kernel state finds: exit code 0
     /// without conflicts, 1 with conflicts, 2 if the result is inconclusive.
+    #[command(after_help = help::CHECK)]
     Check(Box<CheckArgs>),
     /// Explain the open conflicts and anomalies, all or those of ADDRESS, with cause, evidence and repair, as the agent on this node
     /// knows them, or without one as a single look at the node finds them: exit code 0 without conflicts, 1 with conflicts, 2 if the
     /// result is inconclusive.
+    #[command(after_help = help::EXPLAIN)]
     Explain(Box<ExplainArgs>),
     /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
+    #[command(after_help = help::WATCH)]
     Watch(WatchArgs),
     /// Remove the filters that a killed agent left on devices.
+    #[command(after_help = help::CLEANUP)]
     Cleanup(CleanupArgs),
+    /// Print the version, with the commit that it was built from.
+    Version,
     /// Write a shell's completions to stdout.
     Completions(CompletionsArgs),
     /// Write the manual pages, one for each command, into a directory.
@@ -302,6 +311,8 @@ pub struct ExplainArgs {
     /// Output format.
     #[arg(
         long,
+        short = 'o',
+        visible_alias = "output",
         value_name = "FORMAT",
         env = "IPCONFLICT_FORMAT",
         help_heading = heading::OUTPUT,

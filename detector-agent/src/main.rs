@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
         // Log lines would overwrite the table.
-        Command::Watch(_) | Command::Completions(_) | Command::Man(_) => None,
+        Command::Watch(_) | Command::Completions(_) | Command::Man(_) | Command::Version => None,
     };
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
     let _log_guard = format.map(|format| logging::start(format, kernel_log));
@@ -44,6 +44,10 @@ fn main() -> ExitCode {
             .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Man(args) => packaging::write_manual::<Cli>(&args)
             .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
+        Command::Version => {
+            println!("detector-agent {}", packaging::version());
+            ExitCode::SUCCESS
+        }
         Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),
             |devices| {
