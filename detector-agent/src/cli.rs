@@ -10,7 +10,7 @@ use detector_client::{
     AgentAddress, Client, ClientError,
     packaging::{self, CompletionsArgs, ManArgs},
 };
-use detector_event::guidance::StatusPageUrl;
+use detector_event::guidance::{RunbookUrl, StatusPageUrl};
 use ipnet::IpNet;
 
 use crate::{
@@ -76,6 +76,19 @@ pub enum Command {
     Man(ManArgs),
 }
 
+impl Command {
+    /// The settings shared by `run`, `check` and `explain`.
+    #[must_use]
+    pub fn common(&self) -> Option<&CommonArgs> {
+        match self {
+            Self::Run(args) => Some(&args.common),
+            Self::Check(args) => Some(&args.common),
+            Self::Explain(args) => Some(&args.common),
+            _ => None,
+        }
+    }
+}
+
 /// Settings shared by `run`, `check` and `explain`.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
@@ -103,6 +116,10 @@ pub struct CommonArgs {
     /// Name of this cluster in events and alerts.
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_CLUSTER_NAME", help_heading = heading::OUTPUT)]
     pub cluster_name: Option<String>,
+
+    /// URL of the directory with the runbooks, for links where the published ones cannot be reached.
+    #[arg(long, value_name = "URL", env = "IPCONFLICT_RUNBOOK_URL", help_heading = heading::OUTPUT)]
+    pub runbook_url: Option<RunbookUrl>,
 
     /// Pod lookups.
     #[command(flatten)]

@@ -251,22 +251,38 @@ fn one_address_can_be_asked_for_and_all_be_listed() {
         (outcome.code().unwrap(), outcome.stdout)
     };
     let (code, text) = ask(&["10.244.2.99"]);
-    assert_eq!((code, text.lines().next()), (0, Some("10.244.2.99: no conflict (frames not seen)")));
+    assert_eq!(
+        (code, text.lines().next()),
+        (0, Some("10.244.2.99: no conflict (frames not seen)"))
+    );
 
     let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
     let (code, text) = ask(&["10.244.2.12"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.starts_with("1 IP address conflict: 10.244.2.12\n"), "{text}");
-    assert!(text.contains("10.244.2.12  duplicate, certain, critical\n"), "{text}");
+    assert!(
+        text.starts_with("1 IP address conflict: 10.244.2.12\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("10.244.2.12  duplicate, certain, critical\n"),
+        "{text}"
+    );
     assert!(text.contains("\n  since: 20"), "{text}");
     assert!(!text.contains("10.244.2.11"), "{text}");
     let (code, text) = ask(&["10.244.2.99"]);
-    assert_eq!((code, text.lines().next()), (0, Some("10.244.2.99: no conflict")));
+    assert_eq!(
+        (code, text.lines().next()),
+        (0, Some("10.244.2.99: no conflict"))
+    );
     // Four are a line each, unless all are wanted.
     for (arguments, blocks) in [(&[][..], 0), (&["--all"], 4), (&["-o", "wide"], 0)] {
         let (code, text) = ask(arguments);
         assert_eq!(code, 1, "{text}");
-        assert_eq!(text.matches("duplicate, certain, critical").count(), blocks, "{text}");
+        assert_eq!(
+            text.matches("duplicate, certain, critical").count(),
+            blocks,
+            "{text}"
+        );
         assert!(text.contains("10.244.2.13"), "{text}");
     }
 }
@@ -277,7 +293,10 @@ fn reader_that_goes_away_is_no_error() {
     let _pods = duplicate(&node);
     let output = node.run_in(|| {
         let mut command = Command::new(AGENT);
-        command.arg("check").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .arg("check")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn()?;
         drop(child.stdout.take());
         Ok(child.wait_with_output()?)
