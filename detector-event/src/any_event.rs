@@ -153,6 +153,15 @@ impl AnyEvent {
         }
     }
 
+    /// The cluster's name, if it is configured.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Conflict(event) => event.data.cluster.as_deref(),
+            Self::Anomaly(event) => event.data.cluster.as_deref(),
+        }
+    }
+
     /// The address of its subject.
     #[must_use]
     pub fn address(&self) -> IpAddr {

@@ -6,7 +6,7 @@ use std::{borrow::Cow, str::FromStr, sync::OnceLock};
 
 use detector_engine::{AnomalyCause, AnomalyKind, diagnosis::Cause};
 
-use super::{AnomalyData, ContractName, SubjectKind, counted};
+use super::{AnomalyData, ContractName, SubjectId, SubjectKind, counted};
 use crate::Role;
 
 /// Where the runbooks are published.
@@ -181,6 +181,14 @@ impl StatusPageUrl {
     pub fn of_node(&self, node: &str) -> String {
         self.0.replace("{node}", node)
     }
+
+    /// The page of a node, with only this conflict or anomaly.
+    #[must_use]
+    pub fn of_finding(&self, node: &str, id: SubjectId) -> String {
+        let page = self.of_node(node);
+        let separator = if page.contains('?') { '&' } else { '?' };
+        format!("{page}{separator}id={id}")
+    }
 }
 
 impl FromStr for StatusPageUrl {
@@ -278,6 +286,9 @@ mod tests {
     fn status_page_url_names_the_node() {
         let url: StatusPageUrl = "https://ip.example.org/{node}/".parse().unwrap();
         assert_eq!(url.of_node("n1"), "https://ip.example.org/n1/");
+        let id = crate::samples::subject_id("1");
+        let page = url.of_finding("n1", id);
+        assert_eq!(page, format!("https://ip.example.org/n1/?id={id}"));
         for wrong in [
             "ip.example.org",
             "ftp://x/",
