@@ -20,11 +20,9 @@ use super::{super::view_model::ConnectionState, Body, View, detail, table};
 const HELP: &str = "\
 ↑ ↓ j k       select a row, or scroll the details
 pgup pgdn     ten rows; home, end
-enter         details of the selected row, or the items of a group (+N); esc closes them
+enter         details of the row, or the rows of a group (+N); esc closes them
 /             filter by address, pod, device, MAC or kind; esc clears it
-s             sort by severity, newest or address
-g             one row for each item, or for what belongs together: a sweep, a cause, the same pods
-h             hide ended conflicts, or show them
+s g h         sort, ungroup rows, hide ended ones
 q             quit
 
 →             the claimant that receives the node's traffic for the address
