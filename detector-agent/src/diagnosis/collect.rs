@@ -26,7 +26,7 @@ use crate::{
     ipam::{IpamSettings, calico::FollowedBlocks},
     kube_client::KubeClient,
     persist::store::Store,
-    pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
+    pods::{PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// What is to be explained.
@@ -163,7 +163,7 @@ impl Collector {
         let mut own = data
             .present()
             .filter(|claimant| is_on(claimant, &data.node));
-        let device = own.find(|claimant| !is_node(claimant));
+        let device = own.find(|claimant| !claimant.is_node);
         let nodes = match data.scope {
             ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
             ConflictScope::Fleet => self.nodes.with_range(
@@ -252,7 +252,7 @@ impl Collector {
 
     /// The present claimants, without the node itself.
     fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<Candidate> {
-        let pods = data.present().filter(|claimant| !is_node(claimant));
+        let pods = data.present().filter(|claimant| !claimant.is_node);
         pods.map(|claimant| {
             if !is_on(claimant, &data.node) {
                 let facts = self.on_other_node(claimant, data.address);
@@ -395,12 +395,8 @@ fn is_on(claimant: &ClaimantData, node: &str) -> bool {
     claimant.node.is_empty() || claimant.node == node
 }
 
-fn is_node(claimant: &ClaimantData) -> bool {
-    claimant.pod_unknown_because.as_deref() == Some(IS_THE_NODE)
-}
-
 fn newest(data: &ConflictData) -> Known<usize> {
-    let mut pods = data.present().filter(|claimant| !is_node(claimant));
+    let mut pods = data.present().filter(|claimant| !claimant.is_node);
     match pods.position(|claimant| claimant.newest().is_some()) {
         Some(index) => Known::Value(index, Source::Engine),
         None => not_checked(

@@ -13,6 +13,7 @@ mod incidents;
 mod kube;
 mod leftovers;
 mod ranges;
+mod recording;
 mod remote_ipam;
 mod sources;
 
