@@ -230,7 +230,7 @@ impl AnyEvent {
     #[must_use]
     pub fn awaits_diagnosis(&self) -> bool {
         let is_diagnosed = match self {
-            Self::Conflict(event) => event.data.is_diagnosed(),
+            Self::Conflict(_) => true,
             Self::Anomaly(event) => event.data.is_diagnosed(),
         };
         is_diagnosed && self.diagnosis().is_none()

@@ -21,9 +21,9 @@ fn anomaly(id: u128) -> Anomaly {
         owner: Some("container".into()),
         detail: "detail".to_owned(),
         contested: Some(Contested {
-            diverted: 0,
-            kept: 0,
             count: 5,
+            diverted: 2,
+            kept: 3,
             first: vec![address(1)],
         }),
         overlap: None,
