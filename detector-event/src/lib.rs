@@ -16,6 +16,7 @@ pub mod error_chain;
 pub mod explain;
 pub mod guidance;
 pub mod history;
+mod json;
 mod maker;
 pub mod names;
 mod newest;
@@ -45,6 +46,7 @@ pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,
 };
+pub use json::write_json;
 pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;
 pub use newest::NewestBy;

@@ -16,6 +16,7 @@ use detector_event::{
     AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject, State,
     SubjectId, diagnosis_digest,
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
+    write_json,
 };
 use tracing::{error, info, warn};
 
@@ -195,7 +196,7 @@ impl Reporter {
             return;
         };
         self.line.clear();
-        let serialised = serde_json::to_writer(&mut self.line, event);
+        let serialised = write_json(event, &mut self.line);
         let written = serialised
             .map_err(io::Error::from)
             .and_then(|()| lines.write(&self.line));
