@@ -85,6 +85,7 @@ struct Follower {
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::Calico,
     serves: |_, ipam| ipam == "calico-ipam",
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let (network, node) = (network.name.clone(), context.node.to_owned());
         let shared = Arc::clone(context.blocks);
