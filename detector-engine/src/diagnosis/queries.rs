@@ -45,9 +45,7 @@ impl PoolFacts {
         matches!(self.state, PoolState::HostLocal { .. })
     }
 
-    /// Whether its state is a block of Calico.
-    #[must_use]
-    pub fn is_calico(&self) -> bool {
+    pub(super) fn is_calico(&self) -> bool {
         matches!(self.state, PoolState::Calico { .. })
     }
 

@@ -357,8 +357,8 @@ fn check_report(report: &Report) -> Result<(), TestCaseError> {
 
 #[test]
 fn only_what_is_its_own_is_written_whatever_the_server_answers() {
-    let ops = proptest::collection::vec(op(), 1..40);
-    detector_model_run::run(&ops, |ops| {
+    let ops = || proptest::collection::vec(op(), 1..40);
+    detector_model_run::run(ops, |ops| {
         let mut run = Run {
             agent: Agent::starting("a", 0, BTreeMap::new()),
             under_way: Vec::new(),

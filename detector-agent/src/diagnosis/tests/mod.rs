@@ -7,6 +7,7 @@ mod calico;
 mod nodes;
 mod others;
 mod plugins;
+mod vlan;
 
 use std::{fs, sync::Arc, time::Instant};
 

@@ -310,7 +310,7 @@ fn mixtures() -> impl Strategy<Value = Facts> {
 
 #[test]
 fn diagnosis_equals_a_plain_recomputation() {
-    detector_model_run::run(&mixtures(), |facts| {
+    detector_model_run::run(mixtures, |facts| {
         let diagnosis = diagnose(&facts);
         let found = (diagnosis.cause, diagnosis.confidence);
         prop_assert_eq!(found, expected::verdict(&facts), "{:#?}", diagnosis);

@@ -288,7 +288,12 @@ impl Table<'_> {
             .route
             .value()
             .is_some_and(|route| !self.leads_to_pod(route));
-        if elsewhere && sysctls.is_some_and(|s| s.rp_filter == 1) {
+        let is_filtered = |s: &DeviceSysctls| match s.rp_filter {
+            0 => false,
+            1 => true,
+            _ => !s.has_address,
+        };
+        if elsewhere && sysctls.is_some_and(is_filtered) {
             return Some(Cause::ReversePathFilter);
         }
         let foreign = facts.gateway_on_node.is_absent();
