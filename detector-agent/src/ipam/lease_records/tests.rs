@@ -201,6 +201,18 @@ async fn address_of_two_spaces_is_not_judged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lease_after_the_address_makes_it_judged() {
+    let mut node = Fixture::whereabouts();
+    node.read().await;
+    // libcni stores the result once the address is there.
+    node.pod("web-1", "10.9.0.5");
+    let read = node.read().await;
+    assert_eq!(read.changed, ChangedAddresses::All);
+    let read = node.read().await;
+    assert_eq!(read.changed, ChangedAddresses::Only(Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn short_outage_changes_nothing_and_a_long_one_is_reported() {
     let mut node = Fixture::whereabouts();
     node.pod("web-1", "10.9.0.5");
