@@ -76,7 +76,7 @@ impl List {
                 self.add(started);
                 self.add(log_line);
             }
-            PoolState::Other => {}
+            PoolState::ByLease | PoolState::Other => {}
         }
     }
 
@@ -166,7 +166,7 @@ impl Facts {
                 if self.is_on_several_nodes() {
                     list.add_ranges(nodes_with_range);
                 }
-                if pool.value().is_some_and(PoolFacts::is_calico) {
+                if pool.value().is_some_and(PoolFacts::is_in_datastore) {
                     list.add(resource_versions);
                 }
             }

@@ -61,7 +61,7 @@ fn erase(facts: &mut Facts, eraser: &mut Eraser) {
                 eraser.visit(started);
                 eraser.visit(log_line);
             }
-            PoolState::Other => {}
+            PoolState::ByLease | PoolState::Other => {}
         }
     }
     if let Known::Value(ranges, _) = &mut facts.nodes_with_range {

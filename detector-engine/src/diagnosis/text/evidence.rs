@@ -138,7 +138,7 @@ pub(in crate::diagnosis) fn state(pool: &PoolFacts) -> Option<Evidence> {
         PoolState::HostLocal { directory, .. } => file("the directory", directory),
         PoolState::Calico { block_created, .. } => birth("the block", block_created),
         PoolState::Aws { started, .. } => start("ipamd was started", started),
-        PoolState::Other => None,
+        PoolState::ByLease | PoolState::Other => None,
     }
 }
 
