@@ -37,9 +37,9 @@ fn explain_and_print(args: &ExplainArgs) -> Result<u8, CheckError> {
         CheckFormat::Json => {
             serde_json::to_string_pretty(&findings.json()).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text => text(&findings, Colour::for_output(&io::stdout())),
+        CheckFormat::Text | CheckFormat::Wide => text(&findings, Colour::for_output(&io::stdout())),
     };
-    io::stdout().lock().write_all(output.as_bytes())?;
+    check::print(&output)?;
     Ok(match (&findings.conflicts[..], findings.incomplete()) {
         ([_, ..], _) => 1,
         ([], None) => 0,
@@ -50,7 +50,7 @@ fn explain_and_print(args: &ExplainArgs) -> Result<u8, CheckError> {
 fn find(args: &ExplainArgs) -> Result<Findings, CheckError> {
     let timelines = match args.format {
         CheckFormat::Json => Timelines::All,
-        CheckFormat::Text => Timelines::OfIncidents,
+        CheckFormat::Text | CheckFormat::Wide => Timelines::OfIncidents,
     };
     let explained = async |client: &Client| {
         let mut connection = client.connect().await?;

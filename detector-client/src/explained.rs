@@ -67,7 +67,11 @@ impl Connection<'_> {
         Ok((overview, status))
     }
 
-    async fn overview_of(&mut self, address: IpAddr) -> Result<Overview, ClientError> {
+    /// What is open and concerns an address: its conflicts, and the anomalies of it and of the pods that have it.
+    ///
+    /// # Errors
+    /// If the agent does not answer as it should.
+    pub async fn overview_of(&mut self, address: IpAddr) -> Result<Overview, ClientError> {
         let mut overview = self.overview(Some(address)).await?;
         let claims = self.claims(address).await?;
         let holders: Vec<_> = claims.iter().map(|claim| claim.claimant.ifindex).collect();

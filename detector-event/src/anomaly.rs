@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use detector_engine::diagnosis::MAX_TIMELINE;
 
 use super::{
-    Guidance, SubjectState, clean,
+    Guidance, SubjectKind, SubjectState, clean,
+    guidance::Severity,
     names::{self, ContractName},
 };
 #[cfg(feature = "schema")]
@@ -78,6 +79,10 @@ pub struct AnomalyData {
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyKind>"))]
     pub kind: AnomalyKind,
+    /// How urgent it is.
+    #[serde(default, with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Severity>"))]
+    pub severity: Severity,
     /// What exactly is wrong.
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<AnomalyCause>"))]
@@ -114,6 +119,12 @@ pub struct AnomalyData {
     /// How many addresses the device contests; in the resolving event, the most at one time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contested: Option<usize>,
+    /// For how many of them the node sends the traffic to the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverted: Option<usize>,
+    /// For how many of them the node sends the traffic to another claimant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<usize>,
     /// The addresses that it has contested for longest, bounded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
@@ -183,6 +194,7 @@ impl AnomalyData {
             node: node.to_owned(),
             cluster: None,
             kind: anomaly.kind,
+            severity: SubjectKind::Anomaly(anomaly.kind).severity(),
             cause: anomaly.cause,
             state: SubjectState::of(anomaly.resolved_at.is_some()),
             address: anomaly.address,
@@ -197,6 +209,8 @@ impl AnomalyData {
             source: source.map(|s| s.place.clone()),
             owner: anomaly.owner.as_deref().map(str::to_owned),
             contested: anomaly.contested.as_ref().map(|c| c.count),
+            diverted: anomaly.contested.as_ref().map(|c| c.diverted),
+            kept: anomaly.contested.as_ref().map(|c| c.kept),
             addresses: (anomaly.contested.as_ref()).map_or_else(Vec::new, |c| c.first.clone()),
             range: anomaly.overlap.as_ref().map(|o| o.range),
             nodes: (anomaly.overlap.as_ref()).map_or_else(Vec::new, |o| o.nodes.clone()),

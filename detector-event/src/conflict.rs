@@ -3,15 +3,18 @@
 use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
 use detector_engine::{
-    AnomalyId, Beginning, Confidence, Conflict, ConflictId, ConflictKind, ConflictScope,
-    EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
+    AnomalyId, Beginning, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind,
+    ConflictScope, EvidenceDetail, EvidenceKind, IfIndex, LeaveReason, Mac, Network,
 };
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "schema")]
 use detector_engine::diagnosis::MAX_TIMELINE;
 
-use super::{ChangedField, Guidance, NewestBy, SubjectState, names, next_step::Rights};
+use super::{
+    ChangedField, Guidance, NewestBy, SubjectKind, SubjectState, guidance::Severity, names,
+    next_step::Rights,
+};
 #[cfg(feature = "schema")]
 use crate::schema;
 use crate::{DiagnosisData, Moment, Pod, PodAnswer, TimelineEntry, WallTime};
@@ -49,6 +52,10 @@ pub struct ConflictData {
     #[serde(with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictKind>"))]
     pub kind: ConflictKind,
+    /// How urgent it is.
+    #[serde(default, with = "names::name")]
+    #[cfg_attr(feature = "schema", schemars(with = "schema::Name<Severity>"))]
+    pub severity: Severity,
     /// Whether the claimants are on this node or on several nodes.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<ConflictScope>"))]
@@ -141,6 +148,9 @@ pub struct ClaimantData {
     /// How that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest_by: Option<NewestBy>,
+    /// Present and true if it is the node itself, which has the address on `device`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_node: bool,
     /// Whether a record of the container runtime, the network plugin or IPAM gives the address to its pod. Absent if no record is
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -249,6 +259,7 @@ impl ConflictData {
             vlan: conflict.vlan.outer,
             inner_vlan: conflict.vlan.inner,
             kind: conflict.kind,
+            severity: SubjectKind::Conflict(conflict.kind).severity(),
             scope: conflict.scope,
             confidence: conflict.confidence,
             state: SubjectState::of(conflict.resolved_at.is_some()),
@@ -337,12 +348,6 @@ impl ConflictData {
         })
     }
 
-    /// Whether agents look for its cause.
-    #[must_use]
-    pub fn is_diagnosed(&self) -> bool {
-        self.vlan.is_none()
-    }
-
     /// Whether it ended.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
@@ -387,6 +392,7 @@ impl ClaimantData {
             since_unknown_because: claimant.beginning.unknown.map(|why| why.text().into()),
             newest: claimant.is_newest,
             newest_by: claimant.is_newest.then_some(NewestBy::FirstSight),
+            is_node: claimant.id == ClaimantId::Host,
             rightful: claimant.rightful,
             allocated: claimant.allocated,
             own_stack: claimant.has_own_stack,

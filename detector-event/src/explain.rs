@@ -2,19 +2,24 @@
 //!
 //! All texts of a diagnosis may contain names that pods choose: they are shown [cleaned](mod@crate::clean).
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::fmt::Write as _;
 
-use detector_engine::diagnosis::{Cause, CauseConfidence};
+use detector_engine::AnomalyKind;
 
 use crate::{
     Affected, AnomalyData, ConflictData, DiagnosisData, Guidance, SubjectId, TimelineEntry,
     WallTime, clean, counted,
-    summary::{anomaly_line, anomaly_title, conflict_line, enumeration, scoped_address},
-    text::{Colour, Style, aligned, seconds_text},
+    group::{Key, fold},
+    row::duration_text,
+    summary::{self, anomaly_line, anomaly_title, conflict_line, enumeration, scoped_address},
+    text::{
+        Claimants, Colour, Style, aligned, anomaly_heading, cause_line, conflict_table,
+        guidance_lines, seconds_text,
+    },
 };
 
 /// Findings named in a block; the others are counted.
-const NAMED: usize = 10;
+pub const NAMED: usize = 10;
 /// Facts with one reason that are named.
 const NAMED_FACTS: usize = 4;
 
@@ -25,61 +30,38 @@ pub struct Incident<'a> {
     anomalies: Vec<&'a AnomalyData>,
 }
 
-/// What findings of one incident have in common.
-#[derive(PartialEq, Eq, Hash)]
-enum Key<'a> {
-    /// A cause of many, that began at a known time; how many it affects may have grown since.
-    Since(Cause, CauseConfidence, WallTime),
-    /// A cause of many.
-    Affects(Cause, CauseConfidence, Affected),
-    /// A cause of one address: the others of the same pods.
-    Pods(Cause, CauseConfidence, Option<WallTime>, Vec<&'a str>),
-    NotExplained,
-}
-
-impl<'a> Key<'a> {
-    fn new(diagnosis: Option<&DiagnosisData>, devices: impl Iterator<Item = &'a str>) -> Self {
-        let Some(diagnosis) = diagnosis else {
-            return Self::NotExplained;
-        };
-        let (cause, confidence) = (diagnosis.cause, diagnosis.confidence);
-        match (diagnosis.affected.addresses, diagnosis.since) {
-            (0 | 1, since) => Self::Pods(cause, confidence, since, devices.collect()),
-            (_, Some(since)) => Self::Since(cause, confidence, since),
-            (_, None) => Self::Affects(cause, confidence, diagnosis.affected),
-        }
-    }
-}
-
-/// The incidents that these findings belong to, in the order of the findings; those without an explanation come last.
+/// The incidents that these findings belong to: address sweeps first, then in the order of the findings, and last those without an
+/// explanation.
 #[must_use]
 pub fn incidents<'a>(
-    conflicts: &'a [ConflictData],
-    anomalies: &'a [AnomalyData],
+    conflicts: impl IntoIterator<Item = &'a ConflictData>,
+    anomalies: impl IntoIterator<Item = &'a AnomalyData>,
 ) -> Vec<Incident<'a>> {
-    let mut incidents: Vec<Incident<'a>> = Vec::new();
-    let mut known: HashMap<Key<'a>, usize> = HashMap::new();
-    let mut index_of = |incidents: &mut Vec<Incident<'a>>, key| {
-        *known.entry(key).or_insert_with(|| {
-            incidents.push(Incident::default());
-            incidents.len() - 1
+    enum Finding<'a> {
+        Conflict(&'a ConflictData),
+        Anomaly(&'a AnomalyData),
+    }
+    let conflicts = conflicts.into_iter();
+    let conflicts = conflicts.map(|c| (Key::of_conflict(c), Finding::Conflict(c)));
+    let anomalies = anomalies.into_iter();
+    let anomalies = anomalies.map(|a| (Key::of_anomaly(a), Finding::Anomaly(a)));
+    let groups = fold(conflicts.chain(anomalies)).into_iter();
+    let mut incidents: Vec<_> = groups
+        .map(|group| {
+            let mut incident = Incident::default();
+            for finding in group {
+                match finding {
+                    Finding::Conflict(conflict) => incident.conflicts.push(conflict),
+                    Finding::Anomaly(anomaly) => incident.anomalies.push(anomaly),
+                }
+            }
+            incident
         })
-    };
-    for conflict in conflicts {
-        let devices = conflict.present().map(|claimant| claimant.device.as_str());
-        let key = Key::new(conflict.diagnosis.as_deref(), devices);
-        let index = index_of(&mut incidents, key);
-        incidents[index].conflicts.push(conflict);
-    }
-    for anomaly in anomalies {
-        let key = Key::new(
-            anomaly.diagnosis.as_deref(),
-            anomaly.device.as_deref().into_iter(),
-        );
-        let index = index_of(&mut incidents, key);
-        incidents[index].anomalies.push(anomaly);
-    }
-    incidents.sort_by_key(|incident| incident.diagnosis().is_none());
+        .collect();
+    incidents.sort_by_key(|incident| {
+        let is_unexplained = incident.diagnosis().is_none();
+        (incident.sweep().is_none(), is_unexplained)
+    });
     incidents
 }
 
@@ -99,11 +81,12 @@ impl Incident<'_> {
         conflict.or_else(|| self.anomalies.first().map(|a| a.anomaly_id.into()))
     }
 
-    /// What to do about its first finding.
+    /// What to do about it: about the sweep, or about its first finding.
     fn guidance(&self) -> Option<&Guidance> {
-        let conflict = self.conflicts.first().map(|c| c.guidance.as_ref());
+        let sweep = self.sweep().map(|sweep| sweep.guidance.as_ref());
+        let conflict = || self.conflicts.first().map(|c| c.guidance.as_ref());
         let anomaly = || self.anomalies.first().map(|a| a.guidance.as_ref());
-        conflict.or_else(anomaly).flatten()
+        sweep.or_else(conflict).or_else(anomaly).flatten()
     }
 
     fn timeline(&self) -> &[TimelineEntry] {
@@ -151,21 +134,77 @@ impl Incident<'_> {
             }
             _ => {}
         }
-        for line in self.addresses_by_kind() {
+        if let Some(sweep) = self.sweep() {
+            let _ = writeln!(out, "  offender: {}", clean(&anomaly_line(sweep)));
+        }
+        for line in self.addresses_by_kind(NAMED) {
             let _ = writeln!(out, "  {line}");
         }
     }
 
-    pub(crate) fn anomalies(&self) -> &[&AnomalyData] {
-        &self.anomalies
+    /// The address sweep that it is.
+    #[must_use]
+    pub fn sweep(&self) -> Option<&AnomalyData> {
+        let mut anomalies = self.anomalies.iter().copied();
+        anomalies.find(|anomaly| anomaly.kind == AnomalyKind::AddressSweep)
     }
 
-    /// A line for each kind, in the order of the findings: `IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2 and 216 more`.
-    pub(crate) fn addresses_by_kind(&self) -> Vec<String> {
+    /// Appends what a list of findings has of it: one finding with its claimants, several with their first `limit` addresses.
+    pub fn append_listed(
+        &self,
+        out: &mut String,
+        limit: usize,
+        now: Option<WallTime>,
+        colour: Colour,
+    ) {
+        match (&self.conflicts[..], &self.anomalies[..]) {
+            ([conflict], []) => conflict_table(out, conflict, Claimants::Plain, colour),
+            ([], [anomaly]) => anomaly_heading(out, anomaly, colour),
+            _ => self.append_several(out, limit, colour),
+        }
+        // One look knows no times.
+        let raised_at = self.conflicts.iter().map(|c| c.raised_at);
+        let raised_at = raised_at.chain(self.anomalies.iter().map(|a| a.raised_at));
+        if let (Some(first), Some(now)) = (raised_at.min(), now) {
+            let lasted = duration_text(first, now);
+            let _ = writeln!(out, "  since: {} ({lasted})", first.to_seconds_text());
+        }
+        cause_line(out, self.diagnosis());
+        guidance_lines(out, self.guidance());
+    }
+
+    fn append_several(&self, out: &mut String, limit: usize, colour: Colour) {
+        if let Some(sweep) = self.sweep() {
+            anomaly_heading(out, sweep, colour);
+        }
+        let mut indent = if self.sweep().is_some() { "  " } else { "" };
+        for line in self.addresses_by_kind(limit) {
+            let _ = writeln!(out, "{indent}{line}");
+            indent = "  ";
+        }
+        let mut claimants: Vec<_> = self
+            .conflicts
+            .iter()
+            .map(|c| summary::claimants(c))
+            .collect();
+        claimants.dedup();
+        if let ([claimants], None) = (&claimants[..], self.sweep()) {
+            let _ = writeln!(out, "  claimants: {}", clean(claimants));
+        }
+    }
+
+    /// A line for each kind, in the order of the findings: `IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2 and 216 more`. An address
+    /// sweep has none.
+    fn addresses_by_kind(&self, limit: usize) -> Vec<String> {
         let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
+        let title = match self.sweep() {
+            Some(_) => "victims",
+            None => "IP conflict",
+        };
         let conflicts = self.conflicts.iter();
-        let conflicts = conflicts.map(|c| ("IP conflict".to_owned(), scoped_address(c)));
+        let conflicts = conflicts.map(|c| (title.to_owned(), scoped_address(c)));
         let anomalies = self.anomalies.iter();
+        let anomalies = anomalies.filter(|a| a.kind != AnomalyKind::AddressSweep);
         let anomalies =
             anomalies.map(|a| (anomaly_title(a.kind).to_owned(), a.address.to_string()));
         for (kind, address) in conflicts.chain(anomalies) {
@@ -176,8 +215,8 @@ impl Incident<'_> {
         }
         let lines = kinds.into_iter().map(|(kind, mut addresses)| {
             let found = counted(addresses.len(), "address", "addresses");
-            let more = addresses.len().saturating_sub(NAMED);
-            addresses.truncate(NAMED);
+            let more = addresses.len().saturating_sub(limit);
+            addresses.truncate(limit);
             let named = enumeration(addresses, more).unwrap_or_default();
             format!("{kind}, {found}: {}", clean(&named))
         });
@@ -283,6 +322,8 @@ fn append_not_checked(out: &mut String, diagnosis: &DiagnosisData) {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use detector_engine::diagnosis::{Cause, CauseConfidence};
 
     use super::*;
     use crate::{DiagnosisEvidence, NotChecked, samples};
@@ -398,6 +439,51 @@ mod tests {
         let text = text(&conflicts, &[]);
         let (_, last) = text.split_once("not explained").unwrap_or_default();
         assert!(last.contains("10.0.0.4"), "{text}");
+    }
+
+    #[test]
+    fn sweep_is_first_and_has_its_victims_folded() {
+        let sweep = samples::sweep("10.0.0.1").data;
+        let victim = |n: usize| ConflictData {
+            sweep: Some(sweep.anomaly_id),
+            ..conflict(&format!("10.0.0.{n}"), None)
+        };
+        let mut conflicts: Vec<_> = (1..=40).map(victim).collect();
+        conflicts.insert(0, conflict("10.0.1.1", Some(wiped(1))));
+        let drift = samples::drift("10.0.2.1").data;
+        let anomalies = [drift, sweep];
+        let found = incidents(&conflicts, &anomalies);
+        assert_eq!(found.len(), 3);
+        let mut text = String::new();
+        found[0].append_listed(&mut text, 2, None, Colour::Off);
+        assert_eq!(
+            text,
+            "address_sweep  critical\n\
+             \x20 the pod on veth-a claims 4 addresses of others (pod default/a)\n\
+             \x20 victims, 40 addresses: 10.0.0.1, 10.0.0.2 and 38 more\n\
+             \x20 effect: The node's traffic for these addresses still goes to the victims.\n\
+             \x20 next: Check whether the pod default/a is meant to answer for these addresses (a VIP, a proxy); otherwise cut it off or delete it.\n\
+             \x20 runbook: https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/PodAddressSweep.md\n"
+        );
+    }
+
+    #[test]
+    fn conflicts_of_the_same_claimants_are_one_block() {
+        let conflicts: Vec<_> = (1..=200)
+            .map(|n| conflict(&format!("10.0.0.{n}"), None))
+            .collect();
+        let found = incidents(&conflicts, &[]);
+        let [one] = &found[..] else {
+            panic!("{found:?}");
+        };
+        let mut text = String::new();
+        one.append_listed(&mut text, NAMED, Some(samples::time()), Colour::Off);
+        assert!(
+            text.starts_with("IP conflict, 200 addresses: 10.0.0.1, "),
+            "{text}"
+        );
+        let claimants = "\n  claimants: default/a (veth-a) and default/b (veth-b)\n  since: 2026-11-21 01:02:03Z (0 s)\n";
+        assert!(text.contains(claimants), "{text}");
     }
 
     #[test]

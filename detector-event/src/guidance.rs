@@ -2,61 +2,44 @@
 //!
 //! The one source for chats, pagers, alerts and pages. A test compares the alerts with deploy/prometheus/rules.yaml.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr, sync::OnceLock};
 
-use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, diagnosis::Cause};
+use detector_engine::{AnomalyCause, AnomalyKind, diagnosis::Cause};
 
-use super::{AnomalyData, SubjectKind};
+use super::{AnomalyData, ContractName, SubjectId, SubjectKind, counted};
 use crate::Role;
 
-/// Where the documentation is published.
-const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
+/// Where the runbooks are published.
+const RUNBOOKS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks";
 
-/// How urgent something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Where this process says that they are.
+static RUNBOOK_URL: OnceLock<String> = OnceLock::new();
+
+/// The URL of the directory with the runbooks.
+#[must_use]
+pub fn runbooks() -> &'static str {
+    RUNBOOK_URL.get().map_or(RUNBOOKS, String::as_str)
+}
+
+/// How urgent something is: the same in the log, in events, on the page, in messages and in alerts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing is broken and nothing will be.
     Info,
-    /// Something will break, or does for one pod.
+    /// Something will break, or does for one pod. Also of an event that an earlier version stored.
+    #[default]
     Warning,
-    /// A pod probably receives traffic of others.
-    Error,
-    /// Pods certainly lose traffic.
+    /// Pods lose traffic, or receive that of others.
     Critical,
 }
 
-impl Severity {
-    /// The severity of a conflict or, without `confidence`, of an anomaly.
-    #[must_use]
-    pub fn of(kind: SubjectKind, confidence: Option<Confidence>) -> Self {
-        match kind {
-            // An address of the node concerns every pod on it.
-            SubjectKind::Conflict(ConflictKind::Host) => Self::Critical,
-            SubjectKind::Conflict(_) if confidence == Some(Confidence::Certain) => Self::Critical,
-            // A sweep stands for conflicts, each of which would be an error.
-            // Addresses of several pods are about to be given out twice.
-            // A rogue router takes the traffic of a whole link.
-            SubjectKind::Conflict(_)
-            // A MAC address on two ports costs two pods their packets.
-            | SubjectKind::Anomaly(
-                AnomalyKind::AddressSweep
-                | AnomalyKind::PodCidrOverlap
-                | AnomalyKind::RogueRouter
-                | AnomalyKind::MacDuplicate
-                | AnomalyKind::MacMoved,
-            ) => Self::Error,
-            SubjectKind::Anomaly(AnomalyKind::IpamLeak) => Self::Info,
-            SubjectKind::Anomaly(_) => Self::Warning,
-        }
-    }
+impl ContractName for Severity {
+    const ALL: &'static [Self] = &[Self::Info, Self::Warning, Self::Critical];
 
-    /// Its name in PagerDuty.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn contract_name(self) -> &'static str {
         match self {
             Self::Info => "info",
             Self::Warning => "warning",
-            Self::Error => "error",
             Self::Critical => "critical",
         }
     }
@@ -81,13 +64,22 @@ impl SubjectKind {
         }
     }
 
-    /// The label `severity` of its alerts. It does not depend on the confidence, which metrics do not show.
+    /// How urgent it is. It does not depend on the confidence, which metrics do not show.
     #[must_use]
-    pub fn alert_severity(self) -> &'static str {
-        match Severity::of(self, None) {
-            Severity::Info => "info",
-            Severity::Warning => "warning",
-            Severity::Error | Severity::Critical => "critical",
+    pub fn severity(self) -> Severity {
+        match self {
+            // A sweep stands for conflicts. Addresses of several pods are about to be given out twice. A rogue router takes the
+            // traffic of a whole link, and a MAC address on two ports costs two pods their packets.
+            Self::Conflict(_)
+            | Self::Anomaly(
+                AnomalyKind::AddressSweep
+                | AnomalyKind::PodCidrOverlap
+                | AnomalyKind::RogueRouter
+                | AnomalyKind::MacDuplicate
+                | AnomalyKind::MacMoved,
+            ) => Severity::Critical,
+            Self::Anomaly(AnomalyKind::IpamLeak) => Severity::Info,
+            Self::Anomaly(_) => Severity::Warning,
         }
     }
 
@@ -97,9 +89,9 @@ impl SubjectKind {
         match self {
             Self::Conflict(kind) => {
                 let name = self.alert_name();
-                format!("{DOCS}/runbooks/{name}.md#{}", kind.name())
+                format!("{}/{name}.md#{}", runbooks(), kind.name())
             }
-            Self::Anomaly(_) => format!("{DOCS}/runbooks/{}.md", self.alert_name()),
+            Self::Anomaly(_) => format!("{}/{}.md", runbooks(), self.alert_name()),
         }
     }
 
@@ -113,7 +105,7 @@ impl SubjectKind {
 /// The URL of what the runbook says about a cause.
 #[must_use]
 pub fn cause_url(cause: Cause) -> String {
-    format!("{DOCS}/runbooks/Causes.md#{}", cause.name())
+    format!("{}/Causes.md#{}", runbooks(), cause.name())
 }
 
 /// The URL of the runbook for a part of the agent that does not work, if there is one.
@@ -125,13 +117,19 @@ pub fn part_runbook_url(role: Role) -> Option<String> {
         Role::Fleet => "IPConflictFleetBlind",
         Role::Names | Role::Ipam => return None,
     };
-    Some(format!("{DOCS}/runbooks/{alert}.md"))
+    Some(format!("{}/{alert}.md", runbooks()))
+}
+
+/// Whether pods lose traffic by anomalies of this kind, or may.
+#[must_use]
+pub fn costs_traffic(kind: AnomalyKind) -> bool {
+    !matches!(kind, AnomalyKind::IpamDrift | AnomalyKind::IpamLeak)
 }
 
 /// What an anomaly does to traffic, in one sentence.
 #[must_use]
-pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
-    match data.kind {
+pub fn anomaly_effect(data: &AnomalyData) -> Cow<'static, str> {
+    let text = match data.kind {
         AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => {
             "If both pods have the address, only one of them receives its traffic."
         }
@@ -141,7 +139,7 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
             "If the gateway does not answer, the pod reaches nothing outside its own subnet."
         }
         AnomalyKind::RouteAstray => "The node's traffic for the address does not reach the pod.",
-        AnomalyKind::AddressSweep => "The pod may receive the traffic of all these addresses.",
+        AnomalyKind::AddressSweep => return sweep_effect(data),
         AnomalyKind::AddressUnusable => "The pod neither uses the address nor answers for it.",
         AnomalyKind::PodCidrOverlap => {
             "Pods of these nodes get the same addresses, and the routes of the range lead to one of the nodes."
@@ -153,6 +151,23 @@ pub fn anomaly_effect(data: &AnomalyData) -> &'static str {
             "These pods lose packets: the bridge delivers those of all to whichever sent last."
         }
         AnomalyKind::MacMoved => "Packets for the pod go to another port.",
+    };
+    text.into()
+}
+
+/// Where the node's traffic for the addresses of a sweep goes, as far as that is known.
+fn sweep_effect(data: &AnomalyData) -> Cow<'static, str> {
+    let count = data.contested.unwrap_or_default();
+    match (data.diverted, data.kept) {
+        (Some(diverted), _) if diverted > 0 => format!(
+            "The node's traffic for {diverted} of these {} goes to the pod.",
+            counted(count, "address", "addresses")
+        )
+        .into(),
+        (_, Some(kept)) if kept >= count => {
+            "The node's traffic for these addresses still goes to the victims.".into()
+        }
+        _ => "None of the node's traffic for these addresses is known to go to the pod.".into(),
     }
 }
 
@@ -166,43 +181,93 @@ impl StatusPageUrl {
     pub fn of_node(&self, node: &str) -> String {
         self.0.replace("{node}", node)
     }
+
+    /// The page of a node, with only this conflict or anomaly.
+    #[must_use]
+    pub fn of_finding(&self, node: &str, id: SubjectId) -> String {
+        let page = self.of_node(node);
+        let separator = if page.contains('?') { '&' } else { '?' };
+        format!("{page}{separator}id={id}")
+    }
 }
 
 impl FromStr for StatusPageUrl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Self(text.to_owned());
         let expected =
             "expected an http or https URL such as https://ipconflict.example.org/{node}/";
-        let url = Self(text.to_owned());
-        let uri: http::Uri = url.of_node("node").parse().map_err(|_| expected)?;
-        let has_host = uri.host().is_some_and(|host| !host.is_empty());
-        if matches!(uri.scheme_str(), Some("http" | "https")) && has_host {
-            Ok(url)
-        } else {
-            Err(expected)
-        }
+        is_web_url(&url.of_node("node"))
+            .then_some(url)
+            .ok_or(expected)
     }
+}
+
+/// The URL of the directory with the runbooks, for a network without the Internet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunbookUrl(String);
+
+impl RunbookUrl {
+    /// Has all links of this process lead there. To be called once, before any of them is made.
+    pub fn set(&self) {
+        // A second call has no effect.
+        let _ = RUNBOOK_URL.set(self.0.clone());
+    }
+}
+
+impl FromStr for RunbookUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = text.trim_end_matches('/').to_owned();
+        let expected = "expected an http or https URL such as https://wiki.example.org/runbooks";
+        is_web_url(&url).then_some(Self(url)).ok_or(expected)
+    }
+}
+
+fn is_web_url(text: &str) -> bool {
+    text.parse().is_ok_and(|uri: http::Uri| {
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        matches!(uri.scheme_str(), Some("http" | "https")) && has_host
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+    use detector_engine::ConflictKind;
+
     use super::*;
 
     #[test]
-    fn severity_follows_kind_and_confidence() {
-        use Confidence::{Certain, Observed};
-        let cases = [
-            (ConflictKind::Duplicate, Certain, Severity::Critical),
-            (ConflictKind::Duplicate, Observed, Severity::Error),
-            (ConflictKind::Host, Observed, Severity::Critical),
-            (ConflictKind::Flapping, Observed, Severity::Error),
+    fn what_costs_traffic_is_at_least_a_warning() {
+        for kind in AnomalyKind::ALL {
+            let severity = SubjectKind::Anomaly(kind).severity();
+            assert!(
+                !costs_traffic(kind) || severity >= Severity::Warning,
+                "{kind:?}"
+            );
+        }
+        assert_eq!(
+            SubjectKind::Conflict(ConflictKind::Duplicate).severity(),
+            Severity::Critical
+        );
+    }
+
+    #[test]
+    fn effect_of_a_sweep_is_what_was_measured() {
+        let mut sweep = crate::samples::sweep("10.0.0.1").data;
+        let effects = [
+            (0, 4, "still goes to the victims"),
+            (3, 1, "for 3 of these 4 addresses goes to the pod"),
+            (0, 3, "None of the"),
         ];
-        for (kind, confidence, expected) in cases {
-            let kind = SubjectKind::Conflict(kind);
-            assert_eq!(Severity::of(kind, Some(confidence)), expected, "{kind:?}");
+        for (diverted, kept, expected) in effects {
+            (sweep.diverted, sweep.kept) = (Some(diverted), Some(kept));
+            let effect = anomaly_effect(&sweep);
+            assert!(effect.contains(expected), "{effect}");
         }
     }
 
@@ -221,6 +286,9 @@ mod tests {
     fn status_page_url_names_the_node() {
         let url: StatusPageUrl = "https://ip.example.org/{node}/".parse().unwrap();
         assert_eq!(url.of_node("n1"), "https://ip.example.org/n1/");
+        let id = crate::samples::subject_id("1");
+        let page = url.of_finding("n1", id);
+        assert_eq!(page, format!("https://ip.example.org/n1/?id={id}"));
         for wrong in [
             "ip.example.org",
             "ftp://x/",

@@ -14,6 +14,7 @@ mod ended;
 mod envelope;
 pub mod error_chain;
 pub mod explain;
+mod group;
 pub mod guidance;
 pub mod history;
 mod json;

@@ -3,12 +3,14 @@
 //!
 //! The texts contain names of pods and devices, which are untrusted: events contain the texts [cleaned](mod@clean).
 
+use std::borrow::Cow;
+
 use detector_engine::{AnomalyCause, AnomalyKind, Confidence, ConflictKind, ConflictScope};
 use serde::{Deserialize, Serialize};
 
 use super::{
     AnomalyData, ClaimantData, ConflictData, DiagnosisData, NewestBy, SubjectKind, clean,
-    guidance::cause_url,
+    guidance::{anomaly_effect, cause_url},
     summary::{claimant, enumeration, pod_name},
 };
 
@@ -19,6 +21,9 @@ const NAMED: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Guidance {
+    /// What an anomaly does to traffic, in a sentence; for people. Absent for a conflict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Cow<'static, str>>,
     /// The next step, in a sentence or two; for people.
     pub next_step: String,
     /// The URL of the runbook.
@@ -35,6 +40,7 @@ impl Guidance {
         }
         if data.sweep.is_some() {
             return Some(Self {
+                effect: None,
                 next_step: "Decide about the pod of the address sweep, not about each address."
                     .to_owned(),
                 runbook_url: SubjectKind::Anomaly(AnomalyKind::AddressSweep).runbook_url(),
@@ -64,6 +70,7 @@ impl Guidance {
             to_recreate: &|| names(scope, others().filter(|_| data.newest_takes_address())),
         };
         Some(Self {
+            effect: None,
             next_step: clean(&situation.next_step()).into_owned(),
             runbook_url: SubjectKind::Conflict(data.kind).runbook_url(),
         })
@@ -75,11 +82,14 @@ impl Guidance {
         if data.is_resolved() {
             return None;
         }
-        Self::of_cause(data.diagnosis.as_deref()).or_else(|| {
-            Some(Self {
-                next_step: clean(&anomaly_next_step(data)).into_owned(),
-                runbook_url: SubjectKind::Anomaly(data.kind).runbook_url(),
-            })
+        let guidance = Self::of_cause(data.diagnosis.as_deref()).unwrap_or_else(|| Self {
+            effect: None,
+            next_step: clean(&anomaly_next_step(data)).into_owned(),
+            runbook_url: SubjectKind::Anomaly(data.kind).runbook_url(),
+        });
+        Some(Self {
+            effect: Some(anomaly_effect(data)),
+            ..guidance
         })
     }
 
@@ -87,6 +97,7 @@ impl Guidance {
     fn of_cause(diagnosis: Option<&DiagnosisData>) -> Option<Self> {
         let known = diagnosis.filter(|diagnosis| diagnosis.has_cause())?;
         Some(Self {
+            effect: None,
             next_step: clean(&known.repair).into_owned(),
             runbook_url: cause_url(known.cause),
         })

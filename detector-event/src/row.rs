@@ -1,12 +1,17 @@
 //! A conflict or an anomaly as one row of a table, used by `watch` and `kubectl ipconflict`.
 
-use std::net::IpAddr;
+use std::{cmp::Reverse, net::IpAddr};
+
+use detector_engine::AnomalyKind;
 
 use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::{
-    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId, clean,
+    AnomalyData, AnyEvent, ClaimantData, ConflictData, DiagnosisData, Guidance, SubjectId,
+    SubjectKind, clean,
+    group::{Key, fold},
+    guidance::Severity,
     text,
 };
 use crate::WallTime;
@@ -48,6 +53,26 @@ impl Item {
             Self::Conflict(conflict) => conflict.conflict_id.into(),
             Self::Anomaly(anomaly) => anomaly.anomaly_id.into(),
         }
+    }
+
+    /// How urgent it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::Conflict(conflict) => SubjectKind::Conflict(conflict.kind).severity(),
+            Self::Anomaly(anomaly) => SubjectKind::Anomaly(anomaly.kind).severity(),
+        }
+    }
+
+    fn key(&self) -> Key<'_> {
+        match self {
+            Self::Conflict(conflict) => Key::of_conflict(conflict),
+            Self::Anomaly(anomaly) => Key::of_anomaly(anomaly),
+        }
+    }
+
+    fn is_sweep(&self) -> bool {
+        self.kind() == AnomalyKind::AddressSweep.name()
     }
 
     /// Whether it ended.
@@ -169,6 +194,48 @@ impl Item {
     }
 }
 
+/// The items, those that a person reads as one together, the one that stands for them first: sweeps before everything else, then by
+/// severity, and otherwise in the order of the items.
+#[must_use]
+pub fn groups<'a>(items: impl IntoIterator<Item = &'a Item>) -> Vec<Vec<&'a Item>> {
+    let keyed = items.into_iter().map(|item| (item.key(), item));
+    let mut groups = fold(keyed);
+    for group in &mut groups {
+        group.sort_by_key(|item| !item.is_sweep());
+    }
+    groups.sort_by_key(|group| {
+        let first = group.first();
+        let severity = first.map(|first| first.severity());
+        (
+            !first.is_some_and(|first| first.is_sweep()),
+            Reverse(severity),
+        )
+    });
+    groups
+}
+
+/// The address of a group, with how many others it has: `10.0.0.1 +217`.
+#[must_use]
+pub fn group_address(group: &[&Item]) -> String {
+    match group {
+        [] => String::new(),
+        [one] => one.address(),
+        [first, rest @ ..] => format!("{} +{}", first.address(), rest.len()),
+    }
+}
+
+/// Why a group is one, or the claimants of the first, in at most `width` columns.
+#[must_use]
+pub fn group_claimants(group: &[&Item], width: usize) -> String {
+    let Some(first) = group.first() else {
+        return String::new();
+    };
+    match first.diagnosis().and_then(DiagnosisData::cause_text) {
+        Some(cause) if group.len() > 1 && !first.is_sweep() => shorten_end(&clean(&cause), width),
+        _ => claimants(first, width),
+    }
+}
+
 /// The claimants of a conflict, or the pod and what is wrong with it, in at most `width` columns.
 #[must_use]
 pub fn claimants(item: &Item, width: usize) -> String {
@@ -200,7 +267,7 @@ fn conflict_claimants(conflict: &ConflictData, width: usize) -> String {
         };
         let name = match &claimant.pod {
             Some(_) => text::pod(claimant),
-            None => clean(&claimant.device).into_owned(),
+            None => text::claimant(conflict.scope, claimant),
         };
         let role = role(conflict, claimant);
         let width = width.saturating_sub(role.len());

@@ -11,6 +11,7 @@ use detector_engine::{
 use super::{
     Affected, AnomalyData, AnomalyEvent, Change, ClaimantData, ConflictData, DataContentType,
     DiagnosisData, Event, EventType, EvidenceData, Guidance, SpecVersion, SubjectId, SubjectState,
+    guidance::Severity,
 };
 use crate::{Pod, Via, WallTime};
 
@@ -73,6 +74,7 @@ pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
         since_unknown_because: None,
         newest: false,
         newest_by: None,
+        is_node: false,
         rightful: None,
         allocated: None,
         own_stack: false,
@@ -128,6 +130,7 @@ pub fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
             vlan: None,
             inner_vlan: None,
             kind: ConflictKind::Duplicate,
+            severity: Severity::Critical,
             scope: ConflictScope::Node,
             confidence: Confidence::Certain,
             state: SubjectState::of(is_resolved),
@@ -178,6 +181,7 @@ pub fn drift(address: &str) -> AnomalyEvent {
             node: "node-1".to_owned(),
             cluster: None,
             kind: AnomalyKind::IpamDrift,
+            severity: Severity::Warning,
             cause: AnomalyCause::NotAllocated,
             state: SubjectState::Active,
             address: ip,
@@ -192,6 +196,8 @@ pub fn drift(address: &str) -> AnomalyEvent {
             source: Some("/var/lib/cni/networks/cbr0".to_owned()),
             owner: None,
             contested: None,
+            diverted: None,
+            kept: None,
             addresses: Vec::new(),
             range: None,
             nodes: Vec::new(),
@@ -215,11 +221,14 @@ pub fn sweep(address: &str) -> AnomalyEvent {
     let mut event = drift(address);
     event.data = AnomalyData {
         kind: AnomalyKind::AddressSweep,
+        severity: Severity::Critical,
         cause: AnomalyCause::ContestsMany,
         ipam: None,
         network: None,
         source: None,
         contested: Some(4),
+        diverted: Some(0),
+        kept: Some(4),
         addresses: vec![event.subject],
         detail: "the pod on veth-a claims 4 addresses of others".to_owned(),
         ..event.data

@@ -8,8 +8,8 @@ use detector_engine::{ConflictScope, EvidenceKind, LeaveReason};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::{
-    AnomalyData, ClaimantData, ConflictData, DiagnosisData, Guidance, clean,
-    explain::incidents,
+    AnomalyData, ClaimantData, ConflictData, ContractName as _, DiagnosisData, Guidance,
+    SubjectKind, clean,
     summary::{self, scoped_address},
 };
 use crate::WallTime;
@@ -64,13 +64,20 @@ pub fn address(conflict: &ConflictData) -> String {
     clean(&scoped_address(conflict)).into_owned()
 }
 
-/// The claimant's pod, or `unknown`.
+/// The claimant's pod, `the node`, or `unknown`; a table has the device in another column.
 #[must_use]
 pub fn pod(claimant: &ClaimantData) -> String {
     match &claimant.pod {
         Some(pod) => clean(&format!("{}/{}", pod.namespace, pod.name)).into_owned(),
+        None if claimant.is_node => clean(&format!("the node ({})", claimant.node)).into_owned(),
         None => "unknown".to_owned(),
     }
+}
+
+/// The claimant in a line, in which nothing else names its device.
+#[must_use]
+pub fn claimant(scope: ConflictScope, claimant: &ClaimantData) -> String {
+    clean(&summary::claimant(scope, claimant)).into_owned()
 }
 
 /// The anomaly's pod in parentheses; empty if it is unknown.
@@ -149,9 +156,12 @@ pub fn conflict_table(
     // Writing to a string does not fail, here and below.
     let _ = writeln!(
         out,
-        "{heading}  {}, {}",
+        "{heading}  {}, {}, {}",
         conflict.kind.name(),
-        conflict.confidence.name()
+        conflict.confidence.name(),
+        SubjectKind::Conflict(conflict.kind)
+            .severity()
+            .contract_name()
     );
     let claimants: Vec<&ClaimantData> = conflict.claimants.iter().collect();
     claimant_table(out, &claimants, Some(conflict), columns, colour);
@@ -178,7 +188,7 @@ pub fn claimant_table(
         |claimant: &ClaimantData| conflict.is_some_and(|c| receives_traffic(c, claimant));
     let scope = conflict.map_or(ConflictScope::Node, |c| c.scope);
     // Without any known pod the column is omitted; the reasons are listed elsewhere.
-    let names_pods = claimants.iter().any(|c| c.pod.is_some());
+    let names_pods = claimants.iter().any(|c| c.pod.is_some() || c.is_node);
     let with_since = columns == Claimants::WithSince;
     let titles = [
         Some(""),
@@ -228,34 +238,20 @@ pub fn claimant_table(
     }
 }
 
-/// Appends one anomaly, with its cause, next step and runbook.
-pub fn anomaly_lines(out: &mut String, anomaly: &AnomalyData) {
-    let _ = writeln!(
-        out,
-        "{} {}{}",
-        anomaly.kind.name(),
-        clean(&anomaly.detail),
-        pod_suffix(anomaly)
-    );
-    cause_line(out, anomaly.diagnosis.as_deref());
-    guidance_lines(out, anomaly.guidance.as_ref());
+/// Appends what an anomaly is, and of whom.
+pub(crate) fn anomaly_heading(out: &mut String, anomaly: &AnomalyData, colour: Colour) {
+    let heading = colour.paint(Style::Alarm, anomaly.kind.name());
+    let severity = SubjectKind::Anomaly(anomaly.kind).severity();
+    let _ = writeln!(out, "{heading}  {}", severity.contract_name());
+    let detail = clean(&anomaly.detail);
+    let _ = writeln!(out, "  {detail}{}", pod_suffix(anomaly));
 }
 
-/// Appends anomalies: those that have one cause together, the others one by one.
-pub fn anomalies_by_cause(out: &mut String, anomalies: &[AnomalyData]) {
-    for incident in incidents(&[], anomalies) {
-        let diagnosis = incident.diagnosis();
-        match incident.anomalies() {
-            [first, _, ..] if diagnosis.is_some_and(DiagnosisData::has_cause) => {
-                for line in incident.addresses_by_kind() {
-                    let _ = writeln!(out, "{line}");
-                }
-                cause_line(out, diagnosis);
-                guidance_lines(out, first.guidance.as_ref());
-            }
-            each => each.iter().for_each(|anomaly| anomaly_lines(out, anomaly)),
-        }
-    }
+/// Appends one anomaly, with its cause, next step and runbook.
+pub fn anomaly_lines(out: &mut String, anomaly: &AnomalyData) {
+    anomaly_heading(out, anomaly, Colour::Off);
+    cause_line(out, anomaly.diagnosis.as_deref());
+    guidance_lines(out, anomaly.guidance.as_ref());
 }
 
 /// Appends the cause, if it is known.
@@ -265,8 +261,12 @@ pub fn cause_line(out: &mut String, diagnosis: Option<&DiagnosisData>) {
     }
 }
 
-fn guidance_lines(out: &mut String, guidance: Option<&Guidance>) {
+/// Appends the effect on traffic, the next step and the runbook.
+pub(crate) fn guidance_lines(out: &mut String, guidance: Option<&Guidance>) {
     if let Some(guidance) = guidance {
+        if let Some(effect) = &guidance.effect {
+            let _ = writeln!(out, "  effect: {}", clean(effect));
+        }
         let _ = writeln!(out, "  next: {}", clean(&guidance.next_step));
         let _ = writeln!(out, "  runbook: {}", clean(&guidance.runbook_url));
     }
@@ -343,7 +343,7 @@ mod tests {
         );
         assert_eq!(
             text,
-            "10.0.0.1  duplicate, certain\n\
+            "10.0.0.1  duplicate, certain, critical\n\
              \x20    POD            DEVICE          MAC                EVIDENCE\n\
              \x20    default/web-0  veth-long-name  02:00:00:00:00:01  assigned\n\
              \x20 →  unknown        vethb           02:00:00:00:00:01  assigned\n\
@@ -360,7 +360,7 @@ mod tests {
         };
         conflict_table(&mut text, &conflict, Claimants::Plain, Colour::Off);
         assert!(
-            text.starts_with("10.0.0.1 (vrf:red)  duplicate, certain\n"),
+            text.starts_with("10.0.0.1 (vrf:red)  duplicate, certain, critical\n"),
             "{text}"
         );
     }

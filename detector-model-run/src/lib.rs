@@ -1,7 +1,8 @@
 //! How the model tests run: random sequences against a plain recomputation.
 //!
-//! `MODEL_SEQUENCES` (`cargo xtask test --model-sequences N`) sets the number of sequences (2,000 by default). `MODEL_SEED` (64 hex
-//! digits, printed at the start and with a failure) repeats a run.
+//! `MODEL_SEQUENCES` (`cargo xtask test --model-sequences N`) sets the number of sequences (2,000 by default). They are divided among
+//! one thread for each processor. `MODEL_SEED` (64 hex digits, printed by each thread at the start and with a failure) repeats those of
+//! one thread.
 
 #![allow(
     clippy::expect_used,
@@ -12,6 +13,8 @@
 use std::{
     env,
     hash::{BuildHasher as _, RandomState},
+    num::NonZero,
+    thread,
 };
 
 use proptest::{
@@ -26,15 +29,36 @@ pub type Seed = [u8; 32];
 ///
 /// # Panics
 /// With the seed, if a sequence fails.
-pub fn run<S: Strategy>(sequence: &S, test: impl Fn(S::Value) -> TestCaseResult) {
+pub fn run<S: Strategy>(
+    sequence: impl Fn() -> S + Sync,
+    test: impl Fn(S::Value) -> TestCaseResult + Sync,
+) {
     let sequences = env::var("MODEL_SEQUENCES").map_or(2_000, |n| {
         n.parse().expect("MODEL_SEQUENCES is a number of sequences")
     });
-    let seed = env::var("MODEL_SEED").map_or_else(|_| random_seed(), |text| seed_from(&text));
+    if let Ok(text) = env::var("MODEL_SEED") {
+        return run_thread(&sequence(), &test, sequences, &seed_from(&text));
+    }
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let share = sequences.div_ceil(u32::try_from(threads).expect("few processors"));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| run_thread(&sequence(), &test, share, &random_seed()));
+        }
+    });
+}
+
+fn run_thread<S: Strategy>(
+    sequence: &S,
+    test: impl Fn(S::Value) -> TestCaseResult,
+    sequences: u32,
+    seed: &Seed,
+) {
     let printed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
-    eprintln!("{sequences} sequences, MODEL_SEED={printed}");
-    if let Err(error) = runner(sequences, &seed).run(sequence, test) {
-        panic!("MODEL_SEED={printed} MODEL_SEQUENCES={sequences}\n{error}");
+    let repeat = format!("MODEL_SEQUENCES={sequences} MODEL_SEED={printed}");
+    eprintln!("{repeat}");
+    if let Err(error) = runner(sequences, seed).run(sequence, test) {
+        panic!("{repeat}\n{error}");
     }
 }
 

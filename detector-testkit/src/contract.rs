@@ -155,7 +155,7 @@ mod tests {
         json!({"specversion": "1.0", "id": "1", "source": "ip-conflict-detector/n", "type": RAISED,
             "subject": "10.244.2.10", "time": AT, "datacontenttype": "application/json",
             "data": {"conflict_id": "0".repeat(32), "node": "n", "cluster": null, "address": "10.244.2.10",
-                "network": "node", "vlan": null, "kind": "duplicate", "scope": "node", "confidence": "certain",
+                "network": "node", "vlan": null, "kind": "duplicate", "severity": "critical", "scope": "node", "confidence": "certain",
                 "state": "active", "raised_at": AT, "updated_at": AT, "resolved_at": null, "latency_us": 37,
                 "diagnosis": null, "timeline": [], "traffic_goes_to": null,
                 "claimants": [claimant("vetha"), claimant("vethb")],

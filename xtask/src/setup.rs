@@ -66,7 +66,7 @@ pub(crate) const TEST: Needs = Needs {
         IMAGE,
         PYTHON,
         &["chromium", "chromium-driver", "jq"],
-        &["prometheus", "prometheus-alertmanager"],
+        &["prometheus", "prometheus-alertmanager", "systemd"],
     ],
     programs: &[Program::Python, Program::KubernetesClients],
 };

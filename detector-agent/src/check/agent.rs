@@ -1,6 +1,6 @@
 //! What the agent on this node knows, read from its HTTP endpoints.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use detector_client::{AgentStatus, Client, ClientError, Overview};
 use detector_event::{PartReport, Role, State, WallTime};
@@ -98,15 +98,20 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, CheckError> {
         .map_err(CheckError::Runtime)
 }
 
-/// Everything that is open. An agent that does not see everything is asked again for a moment.
+/// Everything that is open, or what concerns an address. An agent that does not see everything is asked again for a moment.
 pub(super) async fn overview(
     client: &Client,
+    address: Option<IpAddr>,
     allow_no_devices: bool,
 ) -> Result<(Overview, AgentStatus), ClientError> {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
-        let overview = client.overview().await?;
-        let status = client.status().await?;
+        let mut connection = client.connect().await?;
+        let overview = match address {
+            Some(address) => connection.overview_of(address).await?,
+            None => connection.overview(None).await?,
+        };
+        let status = connection.status().await?;
         // The agent counts its devices once a second.
         let has_devices = allow_no_devices || status.devices.is_some_and(|devices| devices > 0);
         if status.gaps().is_empty() && has_devices || Instant::now() >= deadline {
@@ -129,6 +134,7 @@ pub(crate) fn findings(overview: Overview, status: AgentStatus, url: &str) -> Fi
         .filter(|part| part.role != Role::Source && part.is_impaired());
     Findings {
         checked_at: WallTime::now(),
+        address: None,
         devices: status.devices,
         gaps: status.gaps(),
         not_seen: disabled.collect(),

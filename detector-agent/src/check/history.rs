@@ -24,17 +24,17 @@ pub(super) fn read(args: &CheckArgs) -> Result<String, CheckError> {
     }
     let client = args.agent.client().map_err(CheckError::Agent)?;
     let limit = match args.format {
-        CheckFormat::Text => MAX_ROWS,
+        CheckFormat::Text | CheckFormat::Wide => MAX_ROWS,
         CheckFormat::Json => MAX_ENTRIES,
     };
     let list = agent::runtime()?
-        .block_on(async { client.connect().await?.history(None, limit).await })
+        .block_on(async { client.connect().await?.history(args.address, limit).await })
         .map_err(CheckError::Agent)?;
     match args.format {
         CheckFormat::Json => {
             Ok(serde_json::to_string_pretty(&list).map_err(io::Error::from)? + "\n")
         }
-        CheckFormat::Text => Ok(text(&list, client.url())),
+        CheckFormat::Text | CheckFormat::Wide => Ok(text(&list, client.url())),
     }
 }
 

@@ -72,7 +72,7 @@ pub fn run(args: &CheckArgs) -> Result<u8, CheckError> {
     if let (Err(error), CheckFormat::Json) = (&result, args.format) {
         let list = if args.history { "history" } else { "conflicts" };
         let document = serde_json::json!({ "error": error.to_string(), list: null });
-        writeln!(io::stdout().lock(), "{document:#}")?;
+        print(&format!("{document:#}\n"))?;
     }
     result
 }
@@ -82,11 +82,11 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
         return print_readiness(args);
     }
     if args.history {
-        let text = history::read(args)?;
-        io::stdout().lock().write_all(text.as_bytes())?;
+        print(&history::read(args)?)?;
         return Ok(0);
     }
     let mut findings = find(args)?;
+    findings.address = args.address;
     if findings.devices == Some(0) && !args.allow_no_devices {
         findings.gaps.insert(
             0,
@@ -97,13 +97,13 @@ fn check_and_print(args: &CheckArgs) -> Result<u8, CheckError> {
             },
         );
     }
-    let text = match args.format {
+    print(&match args.format {
         CheckFormat::Json => {
             serde_json::to_string_pretty(&findings.json()).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text => findings.text(Colour::for_output(&io::stdout())),
-    };
-    io::stdout().lock().write_all(text.as_bytes())?;
+        CheckFormat::Text => findings.text(args.all, Colour::for_output(&io::stdout())),
+        CheckFormat::Wide => findings.wide(),
+    })?;
     let strict = args.strict && !findings.anomalies.is_empty();
     Ok(match (&findings.conflicts[..], &findings.gaps[..]) {
         ([_, ..], _) => 1,
@@ -130,20 +130,29 @@ pub(crate) fn explained_look(
     Ok(look.findings)
 }
 
+/// Writes the result. A reader that has read enough is no error.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
 fn print_readiness(args: &CheckArgs) -> Result<u8, CheckError> {
     let answer = agent::readiness(&args.agent)?;
     let ready = answer.is_ok();
     let (Ok(detail) | Err(detail)) = answer;
     let line = match args.format {
         CheckFormat::Json => serde_json::json!({ "ready": ready, "detail": detail }).to_string(),
-        CheckFormat::Text => detail,
+        CheckFormat::Text | CheckFormat::Wide => detail,
     };
-    writeln!(io::stdout().lock(), "{line}")?;
+    print(&(line + "\n"))?;
     Ok(if ready { 0 } else { 2 })
 }
 
 fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
-    let overview = async |client: &Client| agent::overview(client, args.allow_no_devices).await;
+    let overview =
+        async |client: &Client| agent::overview(client, args.address, args.allow_no_devices).await;
     let (reason, gap) = match agent::ask(&args.agent, overview)? {
         Answer::Findings(findings) => return Ok(*findings),
         Answer::None(reason) => (reason, None),
@@ -158,6 +167,9 @@ fn find(args: &CheckArgs) -> Result<Findings, CheckError> {
     };
     match own_look::look(&args.common, reason.clone()) {
         Ok(mut look) => {
+            if let Some(address) = args.address {
+                look.retain_address(address);
+            }
             look.findings.gaps.extend(gap);
             Ok(look.findings)
         }

@@ -86,6 +86,7 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
         .collect();
     let findings = Findings {
         checked_at: moment.wall_at(now),
+        address: None,
         devices: Some(engine.view().devices().len()),
         gaps: incomplete(omitted).into_iter().collect(),
         not_seen: NOT_SEEN.map(str::to_owned).into(),

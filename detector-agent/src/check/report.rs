@@ -1,13 +1,23 @@
 //! The result of a check as text and as JSON.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{fmt::Write as _, net::IpAddr};
 
 use detector_client::Gap;
 use detector_event::{
-    AnomalyData, ConflictData, WallTime, clean,
-    text::{Claimants, Colour, anomalies_by_cause, cause_line, conflict_table, reasons},
+    AnomalyData, ConflictData, ContractName as _, WallTime, clean,
+    explain::{NAMED, incidents},
+    guidance::costs_traffic,
+    row::{self, Item, duration_text},
+    text::{Colour, aligned, reasons},
 };
 use serde_json::{Value, json};
+
+/// So many groups of findings are shown in full.
+const DETAILED: usize = 3;
+/// Of more groups, so many are listed.
+const LISTED: usize = 12;
+/// Width of the claimants in a table.
+const CLAIMANTS: usize = 60;
 
 /// What a single look cannot know about a conflict or an anomaly: ids and times.
 const UNKNOWN_TO_A_LOOK: [&str; 9] = [
@@ -40,6 +50,8 @@ pub(super) enum Source {
 pub(crate) struct Findings {
     pub(crate) node: String,
     pub(super) checked_at: WallTime,
+    /// The address that they are about, if only that was asked for.
+    pub(super) address: Option<IpAddr>,
     pub(super) source: Source,
     /// Number of pod devices; `None` if the agent does not know them yet.
     pub(super) devices: Option<usize>,
@@ -101,10 +113,86 @@ impl Findings {
         }
     }
 
-    pub(super) fn text(&self, colour: Colour) -> String {
+    /// The groups of findings, [`DETAILED`] of them in full, more as a line each, and of these at most [`LISTED`] unless `all`.
+    pub(super) fn text(&self, all: bool, colour: Colour) -> String {
+        let mut text = self.head();
+        let groups = incidents(&self.conflicts, &self.anomalies);
+        if groups.len() > DETAILED && !all {
+            self.append_table(&mut text, &row::groups(&self.items()), LISTED);
+            text += "\ndetails: check ADDRESS for one, check --all for all\n";
+        } else {
+            let named = if all { usize::MAX } else { NAMED };
+            for group in groups {
+                text.push('\n');
+                group.append_listed(&mut text, named, self.now(), colour);
+            }
+        }
+        self.append_tail(&mut text);
+        text
+    }
+
+    /// A line for each finding.
+    pub(super) fn wide(&self) -> String {
+        let mut text = self.head();
+        let items = self.items();
+        let rows: Vec<_> = items.iter().map(|item| vec![item]).collect();
+        self.append_table(&mut text, &rows, usize::MAX);
+        self.append_tail(&mut text);
+        text
+    }
+
+    fn items(&self) -> Vec<Item> {
+        let conflicts = self.conflicts.iter().cloned().map(Box::new);
+        let anomalies = self.anomalies.iter().cloned().map(Box::new);
+        let conflicts = conflicts.map(Item::Conflict);
+        conflicts.chain(anomalies.map(Item::Anomaly)).collect()
+    }
+
+    /// When the findings were read; one look knows no times.
+    fn now(&self) -> Option<WallTime> {
+        matches!(self.source, Source::Agent { .. }).then_some(self.checked_at)
+    }
+
+    fn append_table(&self, text: &mut String, groups: &[Vec<&Item>], limit: usize) {
+        if groups.is_empty() {
+            return;
+        }
+        let titles = [
+            "ADDRESS",
+            "KIND",
+            "SEVERITY",
+            "FOR",
+            "CLAIMANTS (→ receives the traffic)",
+        ];
+        let row = |group: &Vec<&Item>| {
+            let first = group.first()?;
+            let lasted = self.now().map(|now| duration_text(first.period().0, now));
+            Some(vec![
+                row::group_address(group),
+                first.kind().to_owned(),
+                first.severity().contract_name().to_owned(),
+                lasted.unwrap_or_else(|| "unknown".to_owned()),
+                row::group_claimants(group, CLAIMANTS),
+            ])
+        };
+        let rows = groups.iter().take(limit).filter_map(row);
+        let titles = titles.map(str::to_owned).to_vec();
+        let rows: Vec<_> = std::iter::once(titles).chain(rows).collect();
+        text.push('\n');
+        for line in aligned(&rows) {
+            // Writing to a string does not fail, here and below.
+            let _ = writeln!(text, "{line}");
+        }
+        let more: usize = groups.iter().skip(limit).map(Vec::len).sum();
+        if more > 0 {
+            let _ = writeln!(text, "and {more} more: check --all");
+        }
+    }
+
+    /// The first line, where it comes from, and what it lacks.
+    fn head(&self) -> String {
         let mut text = self.first_line();
         let mut line = |what: &str, value: &str| {
-            // Writing to a string does not fail, here and below.
             let _ = writeln!(text, "{what}: {}", clean(value));
         };
         line("source", &self.source_text());
@@ -117,32 +205,26 @@ impl Findings {
         for part in &self.impaired {
             line("not working", part);
         }
-        for conflict in &self.conflicts {
-            text.push('\n');
-            conflict_table(&mut text, conflict, Claimants::Plain, colour);
-            cause_line(&mut text, conflict.diagnosis.as_deref());
-            if let Some(guidance) = &conflict.guidance {
-                let _ = writeln!(text, "  next: {}", clean(&guidance.next_step));
-            }
-        }
-        let guidance = self.conflicts.iter().filter_map(|c| c.guidance.as_ref());
-        let runbooks: BTreeSet<_> = guidance.map(|guidance| &guidance.runbook_url).collect();
-        for runbook in runbooks {
-            let _ = writeln!(text, "\nrunbook: {}", clean(runbook));
-        }
+        text
+    }
+
+    fn append_tail(&self, text: &mut String) {
         let claimants = self
             .conflicts
             .iter()
             .flat_map(|conflict| &conflict.claimants);
-        let reasons = reasons(claimants);
-        if !reasons.is_empty() {
-            text.push('\n');
+        let mut lines: Vec<_> = reasons(claimants.filter(|claimant| !claimant.is_node))
+            .into_iter()
+            .map(|reason| format!("pod unknown: {reason}"))
+            .collect();
+        lines.extend(
+            self.ipam
+                .iter()
+                .map(|summary| format!("ipam: {}", clean(summary))),
+        );
+        if !lines.is_empty() {
+            let _ = writeln!(text, "\n{}", lines.join("\n"));
         }
-        for reason in reasons {
-            let _ = writeln!(text, "pod unknown: {reason}");
-        }
-        self.append_anomalies(&mut text);
-        text
     }
 
     /// At most 80 bytes, because node-problem-detector shows no more.
@@ -165,25 +247,30 @@ impl Findings {
             ),
         };
         let anomalies = anomalies_text(self.anomalies.len());
+        let costs_traffic = self.anomalies.iter().any(|a| costs_traffic(a.kind));
+        if let (Some(address), [], []) = (self.address, &self.conflicts[..], &self.gaps[..]) {
+            return match (self.anomalies.len(), &self.source) {
+                (1.., _) if costs_traffic => {
+                    format!("{address}: {anomalies}, traffic may be lost\n")
+                }
+                (1.., _) => format!("{address}: no conflict, {anomalies}\n"),
+                (0, Source::Kernel { .. }) => format!("{address}: no conflict (frames not seen)\n"),
+                (0, Source::Agent { .. }) => format!("{address}: no conflict\n"),
+            };
+        }
         if self.conflicts.is_empty() && self.gaps.is_empty() {
             match self.source {
+                // The exit code is 0.
+                _ if costs_traffic => {
+                    line =
+                        format!("no IP address conflict, but {anomalies}: pods may lose traffic");
+                }
                 _ if !self.anomalies.is_empty() => line += &format!(", {anomalies}"),
                 Source::Kernel { .. } => line += " (frames not seen)",
                 Source::Agent { .. } => {}
             }
         }
         line + "\n"
-    }
-
-    fn append_anomalies(&self, text: &mut String) {
-        if !self.anomalies.is_empty() {
-            let anomalies = anomalies_text(self.anomalies.len());
-            let _ = writeln!(text, "\n{anomalies} (no conflict yet):");
-        }
-        anomalies_by_cause(text, &self.anomalies);
-        for summary in &self.ipam {
-            let _ = writeln!(text, "ipam: {}", clean(summary));
-        }
     }
 }
 
@@ -230,6 +317,7 @@ mod tests {
     fn findings(source: Source) -> Findings {
         Findings {
             node: "n".to_owned(),
+            address: None,
             checked_at: WallTime::now(),
             source,
             devices: Some(65_536),
@@ -260,14 +348,22 @@ mod tests {
         let conflict = || samples::raised("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255").data;
         for source in [agent, kernel] {
             for conflicts in [Vec::new(), vec![conflict()], vec![conflict(); 65_536]] {
-                for anomalies in [Vec::new(), vec![samples::drift("10.0.0.1").data; 65_536]] {
+                let sweep = samples::sweep("10.0.0.1").data;
+                let drift = samples::drift("10.0.0.1").data;
+                for anomalies in [Vec::new(), vec![drift; 65_536], vec![sweep; 65_536]] {
                     let findings = Findings {
                         conflicts: conflicts.clone(),
                         anomalies,
                         ..findings(source())
                     };
-                    let line = findings.first_line();
-                    assert!(line.len() <= 81, "{line}: {}", line.len());
+                    let whole_line = findings.first_line();
+                    let of_address = Findings {
+                        address: Some(conflict().address),
+                        ..findings
+                    };
+                    for line in [of_address.first_line(), whole_line] {
+                        assert!(line.len() <= 81, "{line}: {}", line.len());
+                    }
                 }
             }
         }
@@ -286,7 +382,7 @@ mod tests {
             anomalies,
             ..findings(agent())
         };
-        let text = findings.text(Colour::Off);
+        let text = findings.text(false, Colour::Off);
         let blocks: Vec<_> = text.lines().filter(|line| line.contains("drift")).collect();
         assert_eq!(blocks.len(), 2, "{text}");
         assert!(
@@ -300,6 +396,29 @@ mod tests {
             1
         );
         assert!(text.lines().count() < 20, "{text}");
+    }
+
+    #[test]
+    fn two_hundred_conflicts_fit_on_one_screen_unless_all_are_wanted() {
+        let conflicts = (0..200).map(|n| {
+            let mut conflict = samples::raised(&format!("10.0.0.{n}")).data;
+            let device = format!("veth-{n}");
+            conflict.claimants.push(samples::claimant(&device, None));
+            conflict
+        });
+        let findings = Findings {
+            conflicts: conflicts.collect(),
+            ..findings(agent())
+        };
+        let text = findings.text(false, Colour::Off);
+        assert!(text.lines().count() < 24, "{text}");
+        assert!(text.contains("\nand 188 more: check --all\n"), "{text}");
+        let all = findings.text(true, Colour::Off);
+        assert_eq!(all.matches("duplicate, certain, critical").count(), 200);
+        assert_eq!(
+            findings.wide().matches("  duplicate  critical  ").count(),
+            200
+        );
     }
 
     #[test]

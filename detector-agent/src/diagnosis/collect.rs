@@ -25,7 +25,8 @@ use super::{
 use crate::{
     ipam::{IpamSettings, calico::FollowedBlocks},
     kube_client::KubeClient,
-    pods::{IS_THE_NODE, PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
+    persist::store::Store,
+    pods::{PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// What is to be explained.
@@ -56,6 +57,8 @@ struct Subject<'e> {
     node: &'e str,
     /// The pods, without the node itself.
     claimants: Vec<Candidate>,
+    /// Why the records of network plugins and IPAM have nothing to do with it.
+    records: Result<(), &'static str>,
     /// The index of the claimant that had the address last.
     newest: Known<usize>,
     /// The routes of the kernel, or why they are not known.
@@ -69,6 +72,8 @@ struct Subject<'e> {
 const MOVES: &str = "moves of the address by announcements";
 /// Why a fact is not collected.
 const NOT_NEEDED: &str = "no cause of this finding depends on it";
+/// The same for records: what a pod announces in a VLAN may be on a VLAN interface inside it, which no network plugin knows.
+const IN_VLAN: &str = "it is not known which network of the pods is in the VLAN";
 
 /// What other threads keep up to date.
 #[derive(Clone, Debug, Default)]
@@ -117,6 +122,12 @@ impl Collector {
         })
     }
 
+    /// Continues in `store` what is known of the datastore from before the agent's start.
+    pub(crate) fn stored(mut self, store: Option<Arc<Store>>) -> Self {
+        self.versions = Versions::stored(store);
+        self
+    }
+
     /// With a runtime that lists these sandboxes, whether or not each is ready.
     #[cfg(test)]
     pub(super) fn with_sandboxes(mut self, listed: crate::pods::ListedSandboxes) -> Self {
@@ -142,20 +153,17 @@ impl Collector {
         self.pools.refresh(due);
         self.sandboxes.refresh(due);
         let subject = match finding {
-            Finding::Conflict(data) => self.conflict(data)?,
+            Finding::Conflict(data) => self.conflict(data),
             Finding::Anomaly(data) => self.anomaly(data)?,
         };
         Some(self.collect(subject, due))
     }
 
-    fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if !data.is_diagnosed() {
-            return None;
-        }
+    fn conflict<'e>(&mut self, data: &'e ConflictData) -> Subject<'e> {
         let mut own = data
             .present()
             .filter(|claimant| is_on(claimant, &data.node));
-        let device = own.find(|claimant| !is_node(claimant));
+        let device = own.find(|claimant| !claimant.is_node);
         let nodes = match data.scope {
             ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
             ConflictScope::Fleet => self.nodes.with_range(
@@ -164,17 +172,28 @@ impl Collector {
                 &mut self.requests,
             ),
         };
-        Some(Subject {
+        let mut claimants = self.conflict_claimants(data);
+        let is_assigned = |candidate: &Candidate| candidate.facts.assignment.value().is_some();
+        let is_unrelated = data.vlan.is_some() && !claimants.iter().all(is_assigned);
+        if is_unrelated {
+            let facts = claimants.iter_mut().map(|candidate| &mut candidate.facts);
+            facts.for_each(|facts| claimants::leave_out_records(facts, IN_VLAN));
+        }
+        Subject {
             finding: FindingKind::Conflict(data.kind),
             address: data.address,
             gateway: None,
             node: &data.node,
-            claimants: self.conflict_claimants(data),
+            claimants,
+            records: if is_unrelated { Err(IN_VLAN) } else { Ok(()) },
             newest: newest(data),
-            routing: Routing::around(device.map(|claimant| claimant.ifindex)),
+            routing: match data.vlan {
+                Some(_) => Err("the node does not route the VLAN".to_owned()),
+                None => Routing::around(device.map(|claimant| claimant.ifindex)),
+            },
             nodes,
             moved_at: moved_at(data),
-        })
+        }
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
@@ -188,6 +207,7 @@ impl Collector {
                 gateway: None,
                 node: &data.node,
                 claimants: Vec::new(),
+                records: Ok(()),
                 newest: Known::Absent(Source::Engine),
                 routing: Err(NOT_NEEDED.to_owned()),
                 nodes: self.nodes.with_range(
@@ -216,6 +236,7 @@ impl Collector {
             gateway,
             node: &data.node,
             claimants: vec![Candidate::new(holder, pod.as_deref())],
+            records: Ok(()),
             newest: Known::Absent(Source::Engine),
             routing,
             nodes: not_checked("the podCIDRs of other nodes", NOT_NEEDED),
@@ -231,7 +252,7 @@ impl Collector {
 
     /// The present claimants, without the node itself.
     fn conflict_claimants(&mut self, data: &ConflictData) -> Vec<Candidate> {
-        let pods = data.present().filter(|claimant| !is_node(claimant));
+        let pods = data.present().filter(|claimant| !claimant.is_node);
         pods.map(|claimant| {
             if !is_on(claimant, &data.node) {
                 let facts = self.on_other_node(claimant, data.address);
@@ -266,14 +287,16 @@ impl Collector {
             gateway,
             node,
             mut claimants,
+            records,
             newest,
             routing,
             nodes,
             moved_at,
         } = subject;
-        let pool = match claimants.is_empty() {
-            true => Err(NOT_NEEDED.to_owned()),
-            false => self.pools.find(address, node, &mut self.requests),
+        let pool = match records {
+            Err(why) => Err(why.to_owned()),
+            Ok(()) if claimants.is_empty() => Err(NOT_NEEDED.to_owned()),
+            Ok(()) => self.pools.find(address, node, &mut self.requests),
         };
         for Candidate {
             facts: claimant,
@@ -282,7 +305,9 @@ impl Collector {
         } in &mut claimants
         {
             let is_here = claimant.node.is_empty() || claimant.node == node;
-            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
+            let is_recorded = is_here && records.is_ok();
+            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_recorded)
+            else {
                 continue;
             };
             // The runtime lists a sandbox once all of its networks are set up; before, a result that is missing means nothing.
@@ -370,12 +395,8 @@ fn is_on(claimant: &ClaimantData, node: &str) -> bool {
     claimant.node.is_empty() || claimant.node == node
 }
 
-fn is_node(claimant: &ClaimantData) -> bool {
-    claimant.pod_unknown_because.as_deref() == Some(IS_THE_NODE)
-}
-
 fn newest(data: &ConflictData) -> Known<usize> {
-    let mut pods = data.present().filter(|claimant| !is_node(claimant));
+    let mut pods = data.present().filter(|claimant| !claimant.is_node);
     match pods.position(|claimant| claimant.newest().is_some()) {
         Some(index) => Known::Value(index, Source::Engine),
         None => not_checked(

@@ -9,12 +9,11 @@ mod tests;
 
 use std::{io, sync::Arc};
 
-use detector_engine::{
-    Anomaly, Claimant, Confidence, Conflict, IfIndex, KnownPod, PodDevice, Reported,
-};
+use detector_engine::{Anomaly, Claimant, Conflict, IfIndex, KnownPod, PodDevice, Reported};
 use detector_event::{
-    AnyEvent, Change, ConflictData, ContractName as _, Event, EventMaker, EventSubject, State,
-    SubjectId, diagnosis_digest,
+    AnyEvent, Change, ConflictData, ContractName as _, EventMaker, EventSubject, State, SubjectId,
+    diagnosis_digest,
+    guidance::Severity,
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
     write_json,
 };
@@ -324,6 +323,17 @@ impl Reporter {
     }
 }
 
+/// Logs at the level of the severity, as information what is over.
+macro_rules! log_at {
+    ($is_over:expr, $severity:expr, $($line:tt)+) => {
+        if $is_over || $severity == Severity::Info {
+            info!(severity = $severity.contract_name(), $($line)+)
+        } else {
+            warn!(severity = $severity.contract_name(), $($line)+)
+        }
+    };
+}
+
 /// `IP conflict on 10.244.2.10: shop/web-1 (va) and shop/web-2 (vb)`, `IPAM drift on 10.244.2.10 resolved: …`.
 fn log(event: &AnyEvent) {
     let change = match event.change() {
@@ -331,8 +341,31 @@ fn log(event: &AnyEvent) {
         Change::Updated => " updated",
         Change::Resolved => " resolved",
     };
+    let severity = event.kind().severity();
     match event {
-        AnyEvent::Conflict(event) => log_conflict(event, change),
+        // The line of the sweep stands for it.
+        AnyEvent::Conflict(event) if event.data.sweep.is_some() => {}
+        AnyEvent::Conflict(event) => {
+            let data = &event.data;
+            let (pods, devices) = pods_and_devices(data);
+            log_at!(
+                data.is_resolved(),
+                severity,
+                event = event.event_type.contract_name(),
+                conflict_id = %data.conflict_id,
+                address = %data.address,
+                network = %data.network,
+                pods,
+                devices,
+                kind = data.kind.name(),
+                confidence = data.confidence.name(),
+                traffic_goes_to = data.traffic_goes_to,
+                latency_us = data.latency_us,
+                "IP conflict on {}{change}: {}",
+                scoped_address(data),
+                claimants(data)
+            );
+        }
         AnyEvent::Anomaly(event) => {
             let data = &event.data;
             let text = if data.is_resolved() {
@@ -340,7 +373,9 @@ fn log(event: &AnyEvent) {
             } else {
                 &data.detail
             };
-            info!(
+            log_at!(
+                data.is_resolved(),
+                severity,
                 event = event.event_type.contract_name(),
                 anomaly_id = %data.anomaly_id,
                 address = %data.address,
@@ -367,34 +402,4 @@ fn pods_and_devices(data: &ConflictData) -> (String, String) {
         .collect();
     let devices: Vec<_> = listed.iter().map(|c| c.device.as_str()).collect();
     (pods.join(", "), devices.join(", "))
-}
-
-/// A conflict that is certain and not over is a warning.
-fn log_conflict(event: &Event, change: &str) {
-    let data = &event.data;
-    let (pods, devices) = pods_and_devices(data);
-    macro_rules! log_at {
-        ($log:ident) => {
-            $log!(
-                event = event.event_type.contract_name(),
-                conflict_id = %data.conflict_id,
-                address = %data.address,
-                network = %data.network,
-                pods,
-                devices,
-                kind = data.kind.name(),
-                confidence = data.confidence.name(),
-                traffic_goes_to = data.traffic_goes_to,
-                latency_us = data.latency_us,
-                "IP conflict on {}{change}: {}",
-                scoped_address(data),
-                claimants(data)
-            )
-        };
-    }
-    if data.confidence == Confidence::Certain && !data.is_resolved() {
-        log_at!(warn);
-    } else {
-        log_at!(info);
-    }
 }

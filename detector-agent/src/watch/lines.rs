@@ -150,11 +150,7 @@ fn conflict_line(time: WallTime, change: &str, conflict: &ConflictData) -> Strin
         .claimants
         .iter()
         .map(|claimant| {
-            let device = clean(&claimant.device);
-            let mut label = match &claimant.pod {
-                Some(_) => format!("{} ({device})", text::pod(claimant)),
-                None => device.into_owned(),
-            };
+            let mut label = text::claimant(conflict.scope, claimant);
             if text::receives_traffic(conflict, claimant) {
                 label.insert(0, '→');
             }

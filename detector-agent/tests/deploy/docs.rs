@@ -25,9 +25,16 @@ const GENERATED: [&str; 2] = [
 
 /// The documents at the top and everything in docs/.
 fn documents() -> Vec<PathBuf> {
-    let mut found = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
-        .map(|name| root().join(name))
-        .to_vec();
+    let mut found = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
+        "MAINTAINERS.md",
+        "SECURITY.md",
+    ]
+    .map(|name| root().join(name))
+    .to_vec();
     for folder in ["docs", "docs/design", "docs/runbooks"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -271,6 +278,25 @@ fn headings(path: &Path) -> BTreeSet<String> {
         })
         .chain(explicit)
         .collect()
+}
+
+/// `cargo xtask bench` writes the figures, and nobody the README's.
+#[test]
+fn readme_states_measured_latencies() {
+    let benchmarks = read("docs/benchmarks.md");
+    let readme = read("README.md");
+    for (percentile, text) in [
+        ("p50", "half of 3,000 conflicts were reported within"),
+        ("p99", "and 99 % within"),
+    ] {
+        let begin = format!("| frame sent to event line read, idle, {percentile} | ");
+        let row = benchmarks
+            .lines()
+            .find_map(|line| line.strip_prefix(&begin));
+        let measured = row.unwrap().split(" |").next().unwrap();
+        assert!(readme.contains(&format!("{text} {measured}")), "{measured}");
+    }
+    assert!(benchmarks.contains(", 2 cores, "));
 }
 
 #[test]

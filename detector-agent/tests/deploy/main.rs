@@ -17,9 +17,13 @@ mod docs;
 mod image;
 mod inhibition;
 mod manifests;
+mod node_readiness;
+mod opentelemetry;
 mod problem_detector;
+mod repository;
 mod rules;
 mod runbooks;
+mod systemd;
 mod tools;
 
 /// The agent under test.

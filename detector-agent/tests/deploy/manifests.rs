@@ -39,7 +39,8 @@ pub(crate) const MONITORING: &str =
     "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}";
 
 /// Values of the chart that render more than its defaults.
-const VALUES: [&str; 11] = [
+const VALUES: [&str; 12] = [
+    "{serviceMonitor: {enabled: true}, commonLabels: {team: network}}",
     "{seccomp: {type: Localhost, localhostProfile: profiles/agent.json}}",
     "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
     "{metricsListen: {address: '', detail: false}}",
@@ -59,7 +60,7 @@ const VALUES: [&str; 11] = [
 ];
 
 /// The oldest version that the chart supports, and the newest with a schema.
-const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
+pub(crate) const KUBERNETES: [&str; 2] = ["1.25.0", "1.37.0"];
 
 /// What the chart adds for versions from 1.32 on, and one component.
 const NEWER: [&str; 4] = [
@@ -70,7 +71,15 @@ const NEWER: [&str; 4] = [
 ];
 
 /// Kinds of others, which Kubernetes has no schema for.
-const FOREIGN: [&str; 3] = ["PodMonitor", "PrometheusRule", "SecurityContextConstraints"];
+const FOREIGN: [&str; 4] = [
+    "PodMonitor",
+    "PrometheusRule",
+    "SecurityContextConstraints",
+    "ServiceMonitor",
+];
+
+/// Labels of what Helm installs.
+pub(crate) const HELM_LABELS: [&str; 2] = ["app.kubernetes.io/managed-by", "helm.sh/chart"];
 
 /// The base with these components, as `kubectl apply --kustomize` would apply it.
 pub(crate) fn build(components: &[&str]) -> Vec<Value> {
@@ -197,7 +206,15 @@ fn assert_same(what: &str, built: &[Value], rendered: &[Value]) {
 
 fn chart_documents(values_files: &[&str], values: &str) -> Vec<Value> {
     let rendered = render_with(values_files, values).unwrap();
-    rendered.values().flat_map(|text| documents(text)).collect()
+    let mut all: Vec<_> = rendered.values().flat_map(|text| documents(text)).collect();
+    for document in &mut all {
+        if let Some(labels) = document["metadata"]["labels"].as_mapping_mut() {
+            for label in HELM_LABELS {
+                labels.remove(label);
+            }
+        }
+    }
+    all
 }
 
 #[test]
@@ -295,17 +312,17 @@ fn every_object_is_valid_for_kubernetes() {
 /// The API of the flow schema changed several times, and the policy needs tokens that name their node.
 #[test]
 fn chart_uses_what_the_version_of_kubernetes_has() {
-    for (version, flow_control, has_policy) in [
-        ("1.25.0", "v1beta2", false),
-        ("1.26.0", "v1beta3", false),
-        ("1.28.0", "v1beta3", false),
-        ("1.29.0-eks-1a2b3c", "v1", false),
-        ("1.31.0", "v1", false),
-        ("1.32.0", "v1", true),
-        ("1.37.0", "v1", true),
-    ] {
-        let rendered = render_for(version, "").unwrap();
-        assert_eq!(rendered.contains_key("admissionpolicy.yaml"), has_policy);
+    for minor in 25..=37 {
+        let flow_control = match minor {
+            25 => "v1beta2",
+            26..29 => "v1beta3",
+            _ => "v1",
+        };
+        let vendor = if minor == 29 { "-eks-1a2b3c" } else { "" };
+        let version = format!("1.{minor}.0{vendor}");
+        let rendered = render_for(&version, "").unwrap();
+        let has_policy = rendered.contains_key("admissionpolicy.yaml");
+        assert_eq!(has_policy, minor >= 32, "{version}");
         let flow = documents(&rendered["flowschema.yaml"]);
         assert_eq!(flow.len(), 2);
         for document in flow {
@@ -365,7 +382,7 @@ fn agent_has_only_the_rights_it_needs() {
     assert_eq!(roles, [&rules]);
 }
 
-/// The operator's two objects have the fields of its API; `rules.rs` has promtool check the rules.
+/// The operator's objects have the fields of its API; `rules.rs` has promtool check the rules.
 #[test]
 fn objects_of_the_prometheus_operator_have_its_fields() {
     let schema: serde_json::Value =
@@ -380,7 +397,8 @@ fn objects_of_the_prometheus_operator_have_its_fields() {
     let secured =
         "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, clusterName: east,
         listen: {tokenSecret: {name: t}, tlsSecret: c}}";
-    for values in [MONITORING, secured] {
+    let by_service = secured.replace("podMonitor", "serviceMonitor");
+    for values in [MONITORING, secured, &by_service] {
         let mut all = chart_documents(&[], values);
         all.retain(|document| FOREIGN.contains(&document["kind"].as_str().unwrap()));
         assert_eq!(all.len(), 2);

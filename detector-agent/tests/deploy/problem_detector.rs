@@ -4,7 +4,7 @@
 use std::fs;
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Outcome, Pod, PodSpec, announce, until,
+    Agent, AgentCommand, Cni, DEADLINE, Node, Outcome, Pod, PodSpec, announce, until,
 };
 use serde_json::Value;
 
@@ -28,27 +28,33 @@ fn configuration_has_the_fields_the_detector_reads() {
     let fields = "invoke_interval timeout max_output_length concurrency
         enable_message_change_based_condition_update skip_initial_status";
     known(&file["pluginConfig"], fields);
-    known(&file["conditions"][0], "type reason message");
-    let fields = "type condition reason path args timeout";
-    known(&file["rules"][0], fields);
     assert_eq!(file["plugin"], "custom");
-    assert_eq!(file["rules"][0]["type"], "permanent");
-    // A permanent rule sets one of the conditions that the file declares.
-    assert_eq!(file["rules"][0]["condition"], file["conditions"][0]["type"]);
     assert_eq!(file["pluginConfig"]["max_output_length"], 80);
-    let path = file["rules"][0]["path"].as_str().unwrap();
-    let script = path.rsplit('/').next().unwrap();
-    assert!(
-        deploy("node-problem-detector").join(script).exists(),
-        "{path}"
-    );
+    let list = |name: &str| file[name].as_array().unwrap().clone();
+    let (conditions, rules) = (list("conditions"), list("rules"));
+    assert_eq!(conditions.len(), rules.len());
+    for (condition, rule) in conditions.iter().zip(rules) {
+        known(condition, "type reason message");
+        known(&rule, "type condition reason path args timeout");
+        assert_eq!(rule["type"], "permanent");
+        // A permanent rule sets one of the conditions that the file declares.
+        assert_eq!(rule["condition"], condition["type"]);
+        let path = rule["path"].as_str().unwrap();
+        let script = path.rsplit('/').next().unwrap();
+        let exists = deploy("node-problem-detector").join(script).exists();
+        assert!(exists, "{path}");
+    }
 }
 
 /// The plugin's command, with only bash at hand, as in node-problem-detector's image.
 fn command() -> AgentCommand {
+    command_with(&[])
+}
+
+fn command_with(arguments: &[&str]) -> AgentCommand {
     AgentCommand::new(
         deploy("node-problem-detector/check-ip-conflicts.sh"),
-        [""; 0],
+        arguments.iter().copied(),
     )
     .env("PATH", "/nonexistent")
 }
@@ -180,6 +186,57 @@ fn agent_that_does_not_see_everything_is_unknown() {
             "no conflict known, but the agent does not see everything",
         ),
     );
+}
+
+/// The condition `IPAMDrift`: before there is a conflict.
+#[test]
+fn drift_is_reported_until_ipam_has_the_address_again() {
+    let node = Node::new("npddrift").unwrap();
+    let drift = || command_with(&["drift"]);
+    assert_eq!(run(&node, drift()).0, 2);
+    let open = || drift().env("IPCONFLICT_UNKNOWN_IS_OK", "true");
+    assert_eq!(run(&node, open()).0, 0);
+    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
+    let conf = tempfile::tempdir().unwrap();
+    cni.write_config(conf.path()).unwrap();
+    let pod = cni.add_pod(&node, "web-1").unwrap();
+    let directory = conf.path().to_str().unwrap();
+    let _agent = agent(&node, &["--ipam=auto", "--cni-conf-dir", directory]);
+    wait_for(&node, drift, (0, "no IPAM drift"));
+    cni.wipe().unwrap();
+    let address = pod.address().unwrap();
+    let found = format!("1 IPAM drift: {address}");
+    wait_for(&node, drift, (1, &found));
+    assert_eq!(run(&node, open()), (1, found));
+    // No conflict yet.
+    let none = "no IP address conflict on 1 pod device";
+    wait_for(&node, command, (0, none));
+    // By the executable, which has no room for addresses in what it counts.
+    let asking = || {
+        drift()
+            .env("DETECTOR_AGENT", AGENT)
+            .env("IPCONFLICT_CNI_CONF_DIR", directory)
+    };
+    wait_for(&node, asking, (1, "1 IPAM drift"));
+    cni.remove_pod(&node, pod).unwrap();
+    wait_for(&node, drift, (0, "no IPAM drift"));
+}
+
+#[test]
+fn drift_is_unknown_without_ipam_state() {
+    let node = Node::new("npdnoipam").unwrap();
+    let conf = tempfile::tempdir().unwrap();
+    let directory = conf.path().to_str().unwrap();
+    let _agent = agent(&node, &["--ipam=auto", "--cni-conf-dir", directory]);
+    let drift = || command_with(&["drift"]);
+    wait_for(&node, drift, (2, "no IPAM state is read"));
+    let asking = || {
+        drift()
+            .env("DETECTOR_AGENT", AGENT)
+            .env("IPCONFLICT_CNI_CONF_DIR", directory)
+            .env("IPCONFLICT_ALLOW_NO_DEVICES", "true")
+    };
+    wait_for(&node, asking, (2, "no IPAM state is read"));
 }
 
 #[test]

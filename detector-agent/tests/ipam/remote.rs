@@ -13,6 +13,7 @@ use std::{
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, ReceivedEvent, Receiver,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
+    http::TestClient,
     kube_api,
 };
 use serde_json::{Value, json};
@@ -178,7 +179,7 @@ fn shared_handle_of_a_stateful_set_is_the_cause_of_its_drift() {
     calico.api.apply(pod);
     // As Calico names the device of default/web-0.
     let spec = PodSpec::new("cali0d7763386da").address("10.244.9.5/32");
-    let _pod = calico.node.add_pod(&spec).unwrap();
+    let pod = calico.node.add_pod(&spec).unwrap();
     let agent = calico.start_agent();
     let cause = |events: &[ReceivedEvent]| {
         let anomalies = events.iter().filter_map(|e| e.event.anomaly());
@@ -198,6 +199,16 @@ fn shared_handle_of_a_stateful_set_is_the_cause_of_its_drift() {
     ] {
         assert!(evidence.contains(fact), "{evidence}");
     }
+    let repair = diagnosis["repair"].as_str().unwrap();
+    let steps = "Upgrade the network plugin, then recreate default/web-0";
+    assert!(repair.contains(steps), "{repair}");
+    pod.delete().unwrap();
+    calico.api.apply_ipam_block(&block(&[(5, &handle('a'))]));
+    let _recreated = calico.node.add_pod(&spec).unwrap();
+    wait_for(&agent, ANOMALY_RESOLVED, 1);
+    let client = TestClient::of_agent(&calico.node);
+    let open = client.get("/api/v1/anomalies").unwrap().json().unwrap();
+    assert_eq!(open["anomalies"], json!([]), "{open:#}");
 }
 
 /// The time from a change of Calico's IPAM to the event about it is that of a watch, not of a period.

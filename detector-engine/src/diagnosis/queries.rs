@@ -193,9 +193,26 @@ impl Facts {
 
     /// Whether the claimant was given the address from the pool.
     pub(super) fn is_from_pool(&self, index: usize) -> Option<bool> {
-        let network = self.network_of(index)?;
         let pool = self.pool.value()?;
-        Some(network.shares_state_with(&pool.network))
+        match self.network_of(index) {
+            Some(network) => Some(network.shares_state_with(&pool.network)),
+            None => self.is_from_only_network(index, pool).then_some(true),
+        }
+    }
+
+    /// The same without a CNI result: the runtime has recorded the address, and since before the claimant's sandbox no other network
+    /// has been configured that assigns it.
+    fn is_from_only_network(&self, index: usize, pool: &PoolFacts) -> bool {
+        let claimant = &self.claimants[index];
+        let since = self.node.cni_configured_since.value();
+        let is_older = |created: UnixTime| since.is_some_and(|since| *since < created);
+        let sandbox = claimant.sandbox.value();
+        pool.is_host_local()
+            && claimant.cni_results.value().is_none()
+            && sandbox.is_some_and(|s| s.addresses.contains(&self.address))
+            && sandbox.and_then(|s| s.created).is_some_and(is_older)
+            && pool.network.assigns(self.address)
+            && self.overlapping_networks.is_absent()
     }
 
     /// Whether the state of the pool has not been replaced by an older one since `time`; `None` if that is not known.

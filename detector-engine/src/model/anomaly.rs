@@ -112,6 +112,12 @@ named! {
 pub struct Contested {
     /// How many; of a resolved anomaly, the most at one time.
     pub count: usize,
+    /// For how many of them the node sends the traffic to the device.
+    #[serde(default)]
+    pub diverted: usize,
+    /// For how many of them it sends the traffic to another claimant.
+    #[serde(default)]
+    pub kept: usize,
     /// Those contested for longest, bounded.
     pub first: Vec<IpAddr>,
 }

@@ -140,7 +140,11 @@ fn claimant() -> BoxedStrategy<ConflictClaimant> {
 
 fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
     let scope = prop_oneof![9 => Just(ConflictScope::Fleet), 1 => Just(ConflictScope::Node)];
-    let state = prop_oneof![Just(ConflictState::Active), Just(ConflictState::Suspected)];
+    let state = prop_oneof![
+        4 => Just(ConflictState::Active),
+        4 => Just(ConflictState::Suspected),
+        1 => Just(ConflictState::Resolved),
+    ];
     let claimants = prop_oneof![
         9 => proptest::collection::vec(claimant(), 0..5),
         1 => claimant().prop_map(|c| many(&c)),
@@ -164,6 +168,7 @@ fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
                 state,
                 confidence: Confidence::Certain,
                 raised_at: None,
+                resolved_at: None,
                 nodes: column.clone(),
                 pods: column,
                 claimants,
@@ -357,8 +362,8 @@ fn check_report(report: &Report) -> Result<(), TestCaseError> {
 
 #[test]
 fn only_what_is_its_own_is_written_whatever_the_server_answers() {
-    let ops = proptest::collection::vec(op(), 1..40);
-    detector_model_run::run(&ops, |ops| {
+    let ops = || proptest::collection::vec(op(), 1..40);
+    detector_model_run::run(ops, |ops| {
         let mut run = Run {
             agent: Agent::starting("a", 0, BTreeMap::new()),
             under_way: Vec::new(),

@@ -231,6 +231,11 @@ impl KubeApi {
         self.network.server.delete(resource, name);
     }
 
+    /// Goes on from another resource version, as a datastore does that was restored from a backup.
+    pub fn continue_from(&self, version: u64) {
+        self.network.server.continue_from(version);
+    }
+
     /// Sends a bookmark with the current version to every watch of pods.
     pub fn send_bookmark(&self) {
         let server = &self.network.server;

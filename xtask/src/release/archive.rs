@@ -1,4 +1,4 @@
-//! The archive with the executables, their shell completions and manual pages.
+//! The archive with the executables, their shell completions and manual pages, and the agent's unit for systemd.
 
 use std::{
     fs::Permissions,
@@ -20,7 +20,13 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 ];
 
 /// Files of the repository that go into the archive.
-const DOCUMENTS: [&str; 4] = ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+const DOCUMENTS: [&str; 5] = [
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "deploy/systemd/ip-conflict-detector.service",
+];
 
 /// Writes `ip-conflict-detector-VERSION-linux-ARCH.tar.gz` with the executables in `programs`; returns its path.
 pub(super) fn build(
@@ -35,7 +41,9 @@ pub(super) fn build(
     let directory = staging.join(&name);
     super::empty(&directory)?;
     for document in DOCUMENTS {
-        files::copy(&workspace.root().join(document), &directory.join(document))?;
+        let from = workspace.root().join(document);
+        let name = from.file_name().context("a file has a name")?;
+        files::copy(&from, &directory.join(name))?;
     }
     let completions = directory.join("completions");
     files::create_dir(&completions)?;
@@ -137,6 +145,7 @@ mod tests {
                 "/completions/kubectl-ipconflict.bash",
                 "/completions/kubectl-ipconflict.fish",
                 "/detector-agent",
+                "/ip-conflict-detector.service",
                 "/kubectl-ipconflict",
                 "/man/man1/detector-agent.1",
                 "/man/man1/kubectl-ipconflict.1",

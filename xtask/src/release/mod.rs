@@ -7,6 +7,7 @@ mod archive;
 mod chart;
 mod checksums;
 mod image;
+mod krew;
 mod sbom;
 mod verify;
 mod version;
@@ -38,6 +39,7 @@ const NOT_DONE: &[&str] = &[
     "sign the image, the chart and SHA256SUMS with cosign",
     "attest the provenance of the image, the chart and the files, and attach the SBOM to the image",
     "create the release with its files",
+    "submit ipconflict.yaml to krew's index, which a person does",
 ];
 
 impl Workspace {
@@ -96,6 +98,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ReleaseOptions) -> Result<()>
     image::verify(workspace, &release, &dist)?;
     chart::package(workspace, &release, &dist)?;
     sbom::write(workspace, &release, &dist)?;
+    krew::write(&release, &dist)?;
     checksums::write(&dist)?;
     let changelog = files::read_text(&workspace.root().join("CHANGELOG.md"))?;
     files::write(
@@ -105,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ReleaseOptions) -> Result<()>
     for name in checksums::names(&dist)? {
         print_line(dist.join(name).display())?;
     }
-    print_line("Not done here, but by .github/workflows/release.yaml:")?;
+    print_line("Not done here, but by .github/workflows/release.yaml unless it says otherwise:")?;
     for step in NOT_DONE {
         print_line(format_args!("- {step}"))?;
     }

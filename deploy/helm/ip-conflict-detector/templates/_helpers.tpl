@@ -18,6 +18,20 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "detector.labels" -}}
+{{- include "detector.labelsWith" (list . dict) -}}
+{{- end -}}
+
+{{/* The labels of an object: the chart's, then these, then those of all objects. */}}
+{{- define "detector.labelsWith" -}}
+{{- $root := first . -}}
+{{- $own := include "detector.podLabels" $root | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | set $own "helm.sh/chart" -}}
+{{- merge $own (last .) $root.Values.commonLabels | toYaml -}}
+{{- end -}}
+
+{{/* Without the chart's version, which would restart the pods. */}}
+{{- define "detector.podLabels" -}}
 {{ include "detector.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
@@ -136,7 +150,59 @@ port: {{ $listener.port }}, scheme: {{ include "detector.scheme" . | upper }}
 {{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
 {{- fail (printf "priorityClass.name %s is one of Kubernetes' own classes: set priorityClass.create to false to use it" .Values.priorityClass.name) -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled (not .Values.metricsListen.address) -}}
-{{- fail "podMonitor needs metricsListen.address" -}}
+{{- if and (or .Values.podMonitor.enabled .Values.serviceMonitor.enabled) (not .Values.metricsListen.address) -}}
+{{- fail "podMonitor and serviceMonitor need metricsListen.address" -}}
 {{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- fail "podMonitor and serviceMonitor scrape the same agents: enable one of them" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Server-side apply refuses a list in which two entries have one key. Takes the list, the key, and what an entry is. */}}
+{{- define "detector.refuseDuplicates" -}}
+{{- $key := index . 1 -}}
+{{- $seen := dict -}}
+{{- range first . -}}
+{{- $value := get . $key -}}
+{{- if hasKey $seen $value -}}
+{{- fail (printf "two values give %s %s: `%s` and `%s`" (last $) $value (get $seen $value) .name) -}}
+{{- end -}}
+{{- $_ := set $seen $value .name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How the Prometheus Operator scrapes the port of an agent. Takes the root and the interval. */}}
+{{- define "detector.scrape" -}}
+{{- $root := first . -}}
+port: metrics
+path: /metrics
+interval: {{ last $ }}
+scheme: {{ include "detector.scheme" $root }}
+{{- if $root.Values.listen.tlsSecret }}
+tlsConfig:
+  {{- with $root.Values.listen.tlsCaKey }}
+  ca:
+    secret: {name: {{ $root.Values.listen.tlsSecret }}, key: {{ . }}}
+  {{- end }}
+  serverName: {{ include "detector.fullname" $root }}
+{{- end }}
+{{- with $root.Values.listen.tokenSecret }}
+{{- if .name }}
+authorization:
+  credentials: {name: {{ .name }}, key: {{ .key }}}
+{{- end }}
+{{- end }}
+relabelings:
+  # Keeps the labels `namespace` and `pod` of the metrics, which name the pods in a conflict, not the agent's pod.
+  - action: labeldrop
+    regex: namespace|pod|container|endpoint|service
+  # The job that the alert rules and the dashboards select.
+  - targetLabel: job
+    replacement: ip-conflict-detector
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+  {{- with $root.Values.clusterName }}
+  - targetLabel: cluster
+    replacement: {{ . | quote }}
+  {{- end }}
 {{- end -}}

@@ -5,7 +5,7 @@ import { causeTag, whyLine } from "./why.js";
 
 const MAX_CARDS = 3; // more claimants are one table
 
-const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
+export const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
 const KIND_HELP = {
   duplicate: "Two or more pods claim this address.",
   host: "A pod claims an address of the node.",
@@ -35,6 +35,11 @@ export const ANOMALIES = {
   address_unusable: "failed duplicate address detection",
 };
 
+// The colour of a severity.
+export function severityClass({ severity }) {
+  return { critical: "alarm", warning: "warn" }[severity] ?? "";
+}
+
 // What a search in the list may match.
 export function searchText(item) {
   const claimants = item.claimants ?? [item];
@@ -50,7 +55,7 @@ export function conflictCard(conflict) {
   if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
   return element("article", { class: "card conflict", "aria-labelledby": id, "data-conflict": conflict.conflict_id },
     element("header", {},
-      element("h3", { id }, conflict.address),
+      element("h3", { id }, permalink(conflict, conflict.address)),
       element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
       element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
       sweepTag(conflict),
@@ -67,13 +72,13 @@ export function anomalyCard(anomaly) {
   const id = `address-${anomaly.anomaly_id}`;
   const subject = anomaly.kind === "address_sweep" ? "Address sweep" : (anomaly.range ?? anomaly.address);
   const pod = anomaly.pod || anomaly.device ? podName(anomaly, "span") : null;
-  return element("article", { class: "card anomaly", "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
+  return element("article", { class: `card anomaly ${severityClass(anomaly)}`, "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
     element("header", {},
-      element("h3", { id }, subject),
-      element("span", { class: "tag warn" }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
+      element("h3", { id }, permalink(anomaly, subject)),
+      element("span", { class: `tag ${severityClass(anomaly)}` }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
       pod,
       period(anomaly)),
-    element("p", { class: "detail" }, `${anomaly.detail}.`),
+    element("p", { class: "detail" }, `${anomaly.detail}. ${anomaly.guidance?.effect ?? ""}`),
     whyLine(anomaly, `api/v1/anomalies/${anomaly.anomaly_id}`),
     nextLine(anomaly.guidance));
 }
@@ -87,7 +92,7 @@ export function idOf(item) {
 export function endedEntry(item) {
   const isConflict = item.conflict_id !== undefined;
   const holders = item.claimants ?? (item.device ? [item] : []);
-  const names = holders.map((holder) => holder.pod ? `${holder.pod.namespace}/${holder.pod.name}` : holder.device);
+  const names = holders.map(holderName);
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
   return element("details", { "data-id": idOf(item) },
     element("summary", {},
@@ -98,8 +103,20 @@ export function endedEntry(item) {
       element("span", { class: "who" }, names.slice(0, 3).join(", ") + more),
       item.diagnosis ? causeTag(item.diagnosis) : null,
       element("span", { class: "when" }, "lasted ", durationText(new Date(item.resolved_at) - new Date(item.raised_at)), ", until ", time(item.resolved_at))),
-    isConflict ? claimants(item) : element("p", { class: "detail" }, `${item.detail}.`),
+    element("p", { class: "detail" }, permalink(item, "Link to this one"), isConflict ? null : `: ${item.detail}.`),
+    isConflict ? claimants(item) : null,
     whyLine(item, `api/v1/${isConflict ? "conflicts" : "anomalies"}/${idOf(item)}`));
+}
+
+// A link to the page that shows this one only.
+export function permalink(item, text) {
+  return element("a", { class: "permalink", href: `?id=${idOf(item)}`, title: "Link to this one" }, text);
+}
+
+// A claimant, or the pod of an anomaly, in a line of text.
+export function holderName(holder) {
+  if (holder.pod) return `${holder.pod.namespace}/${holder.pod.name}`;
+  return holder.is_node ? `the node (${holder.node}, ${holder.device})` : holder.device;
 }
 
 export function period(item, ...more) {
@@ -118,7 +135,7 @@ function vlanTag(conflict) {
 
 function sweepTag(conflict) {
   if (!conflict.sweep) return null;
-  return element("a", { class: "tag", href: "#anomalies-section", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
+  return element("a", { class: "tag", href: `?id=${conflict.sweep}`, title: "One pod claims many addresses of others: see the address sweep." }, "part of a sweep");
 }
 
 function networkTag(conflict) {
@@ -197,7 +214,7 @@ function since(claimant) {
 }
 
 function because(claimant) {
-  if (!claimant.pod_unknown_because) return null;
+  if (!claimant.pod_unknown_because || claimant.is_node) return null;
   return element("details", { class: "because", "data-key": `because-${claimant.ifindex}` }, element("summary", {}, "Why?"), claimant.pod_unknown_because);
 }
 
@@ -218,6 +235,7 @@ function mark(claimant, conflict) {
 export function podName(subject, tag, conflict) {
   const note = mark(subject, conflict);
   if (subject.pod) return element(tag, { class: "pod" }, element("span", { class: "ns" }, `${subject.pod.namespace}/`), subject.pod.name, note);
+  if (subject.is_node) return element(tag, { class: "pod" }, holderName(subject), note);
   // An anomaly shows no device elsewhere.
   const name = subject.anomaly_id ? subject.device : "Pod unknown";
   return element(tag, { class: "pod unknown" }, name, note);

@@ -22,6 +22,8 @@ fn anomaly(id: u128) -> Anomaly {
         detail: "detail".to_owned(),
         contested: Some(Contested {
             count: 5,
+            diverted: 2,
+            kept: 3,
             first: vec![address(1)],
         }),
         overlap: None,

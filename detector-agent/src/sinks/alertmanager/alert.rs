@@ -33,7 +33,7 @@ pub(super) struct Alert {
     starts_at: WallTime,
     /// When it was resolved; of an active one, when it expires unless it is sent again.
     pub(super) ends_at: WallTime,
-    /// The node's status page.
+    /// The status page with it.
     #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
     generator_url: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Alert {
             ends_at: event
                 .resolved_at()
                 .unwrap_or_else(|| now.after(settings.expire_after)),
-            generator_url: status_page.map(|url| url.of_node(node)),
+            generator_url: status_page.map(|url| url.of_finding(node, event.subject_id())),
         }
     }
 
@@ -111,8 +111,8 @@ impl Alert {
 
 /// The configured labels of a kind, which may include its severity.
 fn with_severity(settings: &AlertLabels, kind: SubjectKind) -> BTreeMap<String, String> {
-    let severity = ("severity".to_owned(), kind.alert_severity().to_owned());
-    let mut labels = BTreeMap::from([severity]);
+    let severity = kind.severity().contract_name().to_owned();
+    let mut labels = BTreeMap::from([("severity".to_owned(), severity)]);
     labels.extend(settings.all.clone());
     labels.extend(settings.by_kind.get(&kind).cloned().unwrap_or_default());
     labels
@@ -257,7 +257,9 @@ mod tests {
         assert_eq!(labels["team"], "ipam");
         assert_eq!(labels["severity"], "page");
         assert_eq!(labels["cluster"], "east");
-        assert_eq!(alert["generatorURL"], "https://ip.example.org/node-1/");
+        let id = samples::subject_id("10.0.0.1");
+        let page = format!("https://ip.example.org/node-1/?id={id}");
+        assert_eq!(alert["generatorURL"], page);
         let conflict = posted(samples::raised("10.0.0.1"), &settings);
         assert_eq!(conflict["labels"]["team"], "network");
         assert_eq!(conflict["labels"]["severity"], "critical");
@@ -267,7 +269,6 @@ mod tests {
     fn every_kind_has_an_alert() {
         for kind in SubjectKind::ALL {
             assert!(!kind.alert_name().is_empty());
-            assert!(["info", "warning", "critical"].contains(&kind.alert_severity()));
         }
     }
 }

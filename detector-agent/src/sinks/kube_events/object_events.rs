@@ -8,8 +8,6 @@ use detector_event::{
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::pods::IS_THE_NODE;
-
 /// The longest message, in bytes.
 const MESSAGE: usize = 1024;
 /// Claimants named in a message; the others are counted.
@@ -137,7 +135,7 @@ impl ObjectEvents {
             on_node: object_event(node_reference(&data.node), related, message),
             is_incomplete: listed
                 .iter()
-                .any(|c| c.pod.as_deref().and_then(reference).is_none() && !is_node_itself(c)),
+                .any(|c| c.pod.as_deref().and_then(reference).is_none() && !c.is_node),
         }
     }
 
@@ -240,10 +238,6 @@ fn node_reference(node: &str) -> ObjectReference {
     }
 }
 
-fn is_node_itself(claimant: &ClaimantData) -> bool {
-    claimant.pod_unknown_because.as_deref() == Some(IS_THE_NODE)
-}
-
 /// `shop/a on vetha, an unknown pod on vethb and 2 more`.
 fn names<'c>(claimants: impl Iterator<Item = &'c ClaimantData>, omitted: usize) -> String {
     let mut names: Vec<_> = claimants
@@ -251,7 +245,7 @@ fn names<'c>(claimants: impl Iterator<Item = &'c ClaimantData>, omitted: usize) 
             let device = &claimant.device;
             match &claimant.pod {
                 Some(pod) => format!("{} on {device}", pod_name(pod)),
-                None if is_node_itself(claimant) => format!("the node itself on {device}"),
+                None if claimant.is_node => format!("the node ({}, {device})", claimant.node),
                 None => format!("an unknown pod on {device}"),
             }
         })

@@ -20,7 +20,6 @@ use crate::{
     health::Health,
     kube_client::{KubeClient, simulated::SimulatedApi},
     metrics::{Delivery, Metrics},
-    pods::IS_THE_NODE,
     sinks::EventSink as _,
 };
 
@@ -250,7 +249,7 @@ fn conflict_with_the_node_waits_for_no_pod_of_it() {
     let mut world = World::default();
     let mut event = samples::event("1", Change::Raised, "c", "10.244.2.10");
     let host = ClaimantData {
-        pod_unknown_because: Some(IS_THE_NODE.into()),
+        is_node: true,
         ..claimant("eth0", None)
     };
     event.data.claimants = vec![claimant("vetha", Some("a")), host];
@@ -259,7 +258,7 @@ fn conflict_with_the_node_waits_for_no_pod_of_it() {
         world.apply(&event.into(), Instant::now()),
         ["IPConflict on a"]
     );
-    assert!(world.message(0).contains("the node itself on eth0"));
+    assert!(world.message(0).contains("the node (n, eth0)"));
 }
 
 #[test]

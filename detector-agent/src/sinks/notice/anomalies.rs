@@ -3,7 +3,7 @@
 use detector_engine::AnomalyKind;
 use detector_event::{
     SubjectKind,
-    guidance::{Severity, anomaly_effect},
+    guidance::anomaly_effect,
     next_step::anomaly_next_step,
     summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
 };
@@ -25,7 +25,7 @@ impl AnomalyFacts<'_> {
         let (effect, next_step) = if is_resolved {
             (String::new(), String::new())
         } else if of.count == 1 {
-            (anomaly_effect(data).to_owned(), anomaly_next_step(data))
+            (anomaly_effect(data).into_owned(), anomaly_next_step(data))
         } else {
             (effect(data.kind).to_owned(), next_step(data.kind, of.node))
         };
@@ -35,7 +35,7 @@ impl AnomalyFacts<'_> {
         let repair = cause.as_ref().and_then(|cause| cause.next_step(of.count));
         Notice {
             change: of.change,
-            severity: Severity::of(kind, None),
+            severity: kind.severity(),
             kind,
             title: anomaly_title(data.kind),
             finding: self.finding(),
@@ -44,8 +44,9 @@ impl AnomalyFacts<'_> {
             next_step: repair.unwrap_or(next_step),
             changed: of.changed.clone(),
             list: list.filter(|_| of.count > 1).into_iter().collect(),
-            context: format!("{} · {} · {}", data.kind.name(), of.since, of.id),
+            context: format!("{} · {}", data.kind.name(), of.since()),
             node: of.node.to_owned(),
+            subject: of.subject,
         }
     }
 
@@ -54,14 +55,14 @@ impl AnomalyFacts<'_> {
         let data = &group.shown;
         match (of.is_resolved(), of.count) {
             (false, 1) => anomaly_line(data),
-            (false, count) => finding(data.kind, count, of.node),
+            (false, count) => finding(data.kind, count, &of.place),
             (true, 1) => {
                 let reason = resolve_reason(data);
-                format!("{} on {}: {reason}", anomaly_subject(data), of.node)
+                format!("{} on {}: {reason}", anomaly_subject(data), of.place)
             }
             (true, count) => {
                 let lasted = of.lasted();
-                format!("{count} on {} are over after {lasted}", of.node)
+                format!("{count} on {} are over after {lasted}", of.place)
             }
         }
     }
@@ -111,7 +112,7 @@ fn effect(kind: AnomalyKind) -> &'static str {
             "The node's traffic for these addresses does not reach the pods."
         }
         AnomalyKind::AddressUnusable => "The pods neither use the addresses nor answer for them.",
-        AnomalyKind::AddressSweep => "The pods may receive the traffic of all these addresses.",
+        AnomalyKind::AddressSweep => "The pods may receive traffic for these addresses.",
         AnomalyKind::PodCidrOverlap => "Pods of these nodes get the same addresses.",
         AnomalyKind::RogueRouter => {
             "Pods on the same links may send their IPv6 traffic to these pods."

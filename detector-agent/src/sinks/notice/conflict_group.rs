@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use detector_engine::{Confidence, ConflictKind, diagnosis::Cause};
+use detector_engine::{Confidence, ConflictKind, ConflictScope, diagnosis::Cause};
 use detector_event::{
     ClaimantData, ConflictData, DiagnosisData, NewestBy,
     next_step::unknown_pod_of,
-    summary::{pod_name, scoped_address},
+    summary::{self, scoped_address},
 };
 
 /// Addresses that a group lists; the others are counted.
@@ -21,6 +21,8 @@ const RECEIVERS: usize = 16;
 pub(super) struct ConflictGroup {
     /// Their kind.
     pub(super) kind: ConflictKind,
+    /// Whether the claimants are on one node.
+    pub(super) scope: ConflictScope,
     /// `certain` if one of them is.
     pub(super) confidence: Confidence,
     /// Who claims the addresses, bounded.
@@ -104,8 +106,12 @@ impl NewestClaimant {
 pub(super) struct GroupClaimant {
     /// Its device.
     pub(super) device: String,
-    /// Its pod, `namespace/name`.
-    pub(super) pod: Option<String>,
+    /// How it is called in a sentence.
+    pub(super) name: String,
+    /// Whether it left one of the addresses.
+    pub(super) has_left: bool,
+    /// Whether its pod is known.
+    pub(super) is_pod_known: bool,
     /// Whether it contests an address that another one holds.
     pub(super) is_contester: bool,
     /// Whether it is rightful; `None` if that is not known or differs between the addresses.
@@ -113,20 +119,14 @@ pub(super) struct GroupClaimant {
 }
 
 impl GroupClaimant {
-    fn new(claimant: &ClaimantData) -> Self {
+    fn new(scope: ConflictScope, claimant: &ClaimantData) -> Self {
         Self {
             device: claimant.device.clone(),
-            pod: claimant.pod.as_deref().map(pod_name),
+            name: summary::claimant(scope, claimant),
+            has_left: claimant.left.is_some(),
+            is_pod_known: claimant.pod.is_some(),
             is_contester: false,
             rightful: claimant.rightful,
-        }
-    }
-
-    /// `default/a (veth1)`, or the device alone.
-    pub(super) fn name(&self) -> String {
-        match &self.pod {
-            Some(pod) => format!("{pod} ({})", self.device),
-            None => self.device.clone(),
         }
     }
 }
@@ -136,6 +136,7 @@ impl ConflictGroup {
     pub(super) fn new(first: &ConflictData) -> Self {
         let mut group = Self {
             kind: first.kind,
+            scope: first.scope,
             confidence: first.confidence,
             claimants: Vec::new(),
             claimants_omitted: 0,
@@ -174,10 +175,13 @@ impl ConflictGroup {
         listed.sort_by_key(|c| data.traffic_goes_to.as_ref() != Some(&c.device));
         let mut omitted = data.claimants_omitted;
         for claimant in listed {
-            let new = GroupClaimant::new(claimant);
+            let new = GroupClaimant::new(data.scope, claimant);
             let mut known = self.claimants.iter_mut();
             if let Some(known) = known.find(|known| known.device == new.device) {
-                known.pod = known.pod.take().or(new.pod);
+                if !known.is_pod_known {
+                    (known.name, known.is_pod_known) = (new.name, new.is_pod_known);
+                }
+                known.has_left |= new.has_left;
                 known.rightful = known.rightful.filter(|_| known.rightful == new.rightful);
             } else if self.claimants.len() < CLAIMANTS {
                 self.claimants.push(new);
@@ -213,8 +217,8 @@ impl ConflictGroup {
     /// The pod of this device, for a sentence about what to do with it.
     pub(super) fn pod_of(&self, device: &str) -> String {
         let claimant = self.claimants.iter().find(|c| c.device == device);
-        match claimant.filter(|claimant| claimant.pod.is_some()) {
-            Some(claimant) => claimant.name(),
+        match claimant.filter(|claimant| claimant.is_pod_known) {
+            Some(claimant) => claimant.name.clone(),
             None => unknown_pod_of(device),
         }
     }
@@ -222,7 +226,9 @@ impl ConflictGroup {
     /// The claimant with this device, with its pod if that is known.
     pub(super) fn name_of(&self, device: &str) -> String {
         let claimant = self.claimants.iter().find(|c| c.device == device);
-        claimant.map_or_else(|| device.to_owned(), GroupClaimant::name)
+        claimant
+            .map_or(device, |claimant| &claimant.name)
+            .to_owned()
     }
 }
 

@@ -3,9 +3,8 @@
 use detector_engine::ConflictKind;
 use detector_event::{
     SubjectKind,
-    guidance::Severity,
     next_step::{ConflictSituation, Rights},
-    summary::enumeration,
+    summary::{enumeration, on_node},
 };
 
 use super::{
@@ -39,7 +38,7 @@ impl ConflictFacts<'_> {
         let cause = group.cause.clone().filter(|_| !is_resolved);
         Notice {
             change: of.change,
-            severity: Severity::of(kind, Some(group.confidence)),
+            severity: kind.severity(),
             kind,
             title,
             finding: self.finding(),
@@ -57,18 +56,19 @@ impl ConflictFacts<'_> {
             changed: of.changed.clone(),
             list: list.filter(|_| self.of.count > 1).into_iter().collect(),
             context: format!(
-                "{} · {} · {} · {}",
+                "{} · {} · {}",
                 group.kind.name(),
                 group.confidence.name(),
-                of.since,
-                of.id
+                of.since()
             ),
             node: of.node.to_owned(),
+            subject: of.subject,
         }
     }
 
     fn finding(&self) -> String {
-        let (node, group) = (self.of.node, self.group);
+        let group = self.group;
+        let on = on_node(group.scope, self.of.node, self.of.cluster);
         let (addresses, is, moves, them) = match (self.of.count, group.addresses.first()) {
             (1, Some(address)) => (address.clone(), "is", "moves", "it"),
             (count, _) => (format!("{count} addresses"), "are", "move", "them"),
@@ -76,16 +76,23 @@ impl ConflictFacts<'_> {
         let claimants = self.claimants(|_| true).unwrap_or_default();
         if self.of.is_resolved() {
             let lasted = self.of.lasted();
+            let kept: Vec<_> = group.claimants.iter().filter(|c| !c.has_left).collect();
+            let kept = match (group.kind, &kept[..]) {
+                (ConflictKind::Duplicate | ConflictKind::Host, [one]) => {
+                    format!(", and {} kept {them}", one.name)
+                }
+                _ => String::new(),
+            };
             return format!(
-                "{addresses} {is} no longer in conflict on {node}; {claimants} claimed {them} for {lasted}"
+                "{addresses} {is} no longer in conflict{on}; {claimants} claimed {them} for {lasted}{kept}"
             );
         }
         match group.kind {
             ConflictKind::Flapping => {
-                format!("{addresses} {moves} too often between {claimants} on {node}")
+                format!("{addresses} {moves} too often between {claimants}{on}")
             }
             ConflictKind::Duplicate | ConflictKind::Host => {
-                format!("{addresses} {is} claimed by {claimants} on {node}")
+                format!("{addresses} {is} claimed by {claimants}{on}")
             }
         }
     }
@@ -134,7 +141,7 @@ impl ConflictFacts<'_> {
             kind: group.kind,
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
-            pods: &|| self.claimants(|claimant| claimant.pod.is_some()),
+            pods: &|| self.claimants(|claimant| claimant.is_pod_known),
             suspects: &|| self.claimants(|claimant| claimant.is_contester),
             rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
             rightful: &|| self.claimants(|claimant| claimant.rightful == Some(true)),
@@ -154,7 +161,7 @@ impl ConflictFacts<'_> {
             0
         };
         let more = names.len().saturating_sub(NAMED) + omitted;
-        let names = names.iter().take(NAMED).map(|c| c.name());
+        let names = names.iter().take(NAMED).map(|c| c.name.clone());
         enumeration(names.collect(), more)
     }
 }

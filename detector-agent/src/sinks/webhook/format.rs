@@ -50,9 +50,16 @@ fn icon(notice: &Notice) -> &'static str {
     match notice.severity {
         _ if notice.change == Change::Resolved => ":white_check_mark:",
         Severity::Critical => ":rotating_light:",
-        Severity::Error => ":red_circle:",
         Severity::Warning => ":warning:",
         Severity::Info => ":information_source:",
+    }
+}
+
+/// The status page with the conflict or the anomaly, or that of the node.
+fn page_of(notice: &Notice, url: &StatusPageUrl) -> String {
+    match notice.subject {
+        Some(id) => url.of_finding(&notice.node, id),
+        None => url.of_node(&notice.node),
     }
 }
 
@@ -60,8 +67,11 @@ fn icon(notice: &Notice) -> &'static str {
 fn links(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Vec<(String, String)> {
     let runbook = (notice.kind.runbook_title(), notice.kind.runbook_url());
     let status_page = status_page.map(|url| {
-        let title = format!("Status page of {}", notice.node);
-        (title, url.of_node(&notice.node))
+        let title = match notice.subject {
+            Some(_) => "Details on the status page".to_owned(),
+            None => format!("Status page of {}", notice.node),
+        };
+        (title, page_of(notice, url))
     });
     std::iter::once(runbook).chain(status_page).collect()
 }
@@ -158,7 +168,7 @@ fn pagerduty(
         "payload": {
             "summary": truncate(&summary(notice), PAGERDUTY_SUMMARY),
             "source": notice.node,
-            "severity": notice.severity.name(),
+            "severity": notice.severity.contract_name(),
             "timestamp": message.events.last().map(AnyEvent::time),
             "component": component,
             "group": notice.node,
@@ -167,7 +177,7 @@ fn pagerduty(
         },
     });
     if let Some(url) = status_page {
-        event["client_url"] = json!(url.of_node(&notice.node));
+        event["client_url"] = json!(page_of(notice, url));
     }
     event
 }
@@ -243,10 +253,10 @@ mod tests {
     fn a_sweep_is_about_its_pod_and_as_severe_as_its_conflicts() {
         let event = Message::of_event(samples::sweep("10.0.0.1").into());
         let page = any_body(Format::Pagerduty, &event);
-        assert_eq!(page["payload"]["severity"], "error");
+        assert_eq!(page["payload"]["severity"], "critical");
         assert_eq!(
             page["payload"]["summary"],
-            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The pod may receive the traffic of all these addresses."
+            "Address sweep: default/a (veth-a) on node-1: the pod on veth-a claims 4 addresses of others. The node's traffic for these addresses still goes to the victims."
         );
     }
 
@@ -300,6 +310,37 @@ mod tests {
     }
 
     #[test]
+    fn message_about_one_conflict_has_cluster_time_and_a_link_to_it() {
+        let mut event = samples::raised("10.0.0.1");
+        event.data.cluster = Some("east".to_owned());
+        let slack = body(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(text.contains(" on node-1 (cluster east)"), "{text}");
+        let blocks = slack["blocks"].to_string();
+        assert!(
+            blocks.contains("certain · since 2026-11-21 01:02:03Z"),
+            "{blocks}"
+        );
+        let id = samples::subject_id("10.0.0.1").to_string();
+        let link = format!("?a=1&amp;b=2&amp;id={id}|Details on the status page>");
+        assert!(blocks.contains(&link), "{blocks}");
+        // The id is part of the link alone.
+        assert_eq!(blocks.matches(&id).count(), 1, "{blocks}");
+    }
+
+    #[test]
+    fn end_names_who_kept_the_address() {
+        let mut event = samples::resolved("10.0.0.1");
+        event.data.claimants[1].left = Some(detector_engine::LeaveReason::DeviceRemoved);
+        let slack = body(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(
+            text.ends_with("claimed it for 1s, and default/a (veth-a) kept it"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn icon_follows_the_severity_until_it_is_over() {
         let icon_of = |message: &Message| {
             let text = any_body(Format::Slack, message)["text"].to_string();
@@ -308,7 +349,7 @@ mod tests {
         assert_eq!(icon_of(&window(Change::Raised)), ":rotating_light:");
         assert_eq!(icon_of(&window(Change::Resolved)), ":white_check_mark:");
         let sweep = Message::of_event(samples::sweep("10.0.0.1").into());
-        assert_eq!(icon_of(&sweep), ":red_circle:");
+        assert_eq!(icon_of(&sweep), ":rotating_light:");
     }
 
     #[test]

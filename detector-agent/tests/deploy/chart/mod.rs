@@ -7,7 +7,7 @@ mod switches;
 use std::fs;
 
 use crate::{
-    manifests::MONITORING,
+    manifests::{HELM_LABELS, MONITORING},
     tools::{
         CHART, NAME, assert_current, deploy, documents, kubernetes_client, output, read, render,
         root, stdout,
@@ -97,8 +97,12 @@ fn plain_manifests_are_the_chart_with_default_values() {
 fn manifest(text: &str) -> String {
     let text: String = text
         .lines()
-        // The hash that kustomize adds to the map's name restarts the pods.
-        .filter(|line| !line.trim_start().starts_with("checksum/config:"))
+        .filter(|line| {
+            let line = line.trim_start();
+            let is_of_helm = HELM_LABELS.iter().any(|label| line.starts_with(label));
+            // The hash that kustomize adds to the map's name restarts the pods.
+            !is_of_helm && !line.starts_with("checksum/config:")
+        })
         .flat_map(|line| [line, "\n"])
         .collect();
     format!("# Rendered from deploy/helm/ip-conflict-detector with its default values.\n{text}")
@@ -204,6 +208,39 @@ fn chart_metadata_is_current() {
     let icon = chart["icon"].as_str().unwrap();
     let (_, file) = icon.split_once("/main/").unwrap();
     assert!(root().join(file).exists(), "{icon}");
+    // Annotations for Artifact Hub are text of YAML.
+    let listed = |name: &str| documents(chart["annotations"][name].as_str().unwrap()).remove(0);
+    let image = &listed("artifacthub.io/images")[0]["image"];
+    assert!(
+        render("").unwrap()[DAEMONSET].contains(&format!("image: {:?}", image.as_str().unwrap()))
+    );
+    let crds = listed("artifacthub.io/crds");
+    let crds = crds.as_sequence().unwrap().iter();
+    let mut expected = documents(&render("").unwrap()["crds.yaml"]);
+    expected.sort_by_key(|crd| crd["metadata"]["name"].as_str().unwrap().to_owned());
+    let name = |crd: &serde_yaml_ng::Value| {
+        [
+            &crd["metadata"]["name"],
+            &crd["spec"]["names"]["kind"],
+            &crd["spec"]["versions"][0]["name"],
+        ]
+        .map(Clone::clone)
+    };
+    let expected: Vec<_> = expected.iter().map(name).collect();
+    let crds: Vec<_> = crds
+        .map(|crd| ["name", "kind", "version"].map(|key| crd[key].clone()))
+        .collect();
+    assert_eq!(crds, expected);
+    for (list, field) in [("links", "url"), ("screenshots", "url")] {
+        for entry in listed(&format!("artifacthub.io/{list}"))
+            .as_sequence()
+            .unwrap()
+        {
+            let url = entry[field].as_str().unwrap();
+            let (_, file) = url.split_once("/main/").unwrap();
+            assert!(root().join(file).exists(), "{url}");
+        }
+    }
     let image = render(&format!(
         "{{image: {{digest: 'sha256:{}'}}}}",
         "a".repeat(64)

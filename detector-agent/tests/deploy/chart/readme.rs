@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use serde_yaml_ng::Value;
 
-use crate::tools::{CHART, assert_current, deploy, documents, read};
+use crate::{
+    manifests::KUBERNETES,
+    tools::{CHART, assert_current, deploy, documents, read},
+};
 
 /// Values that are passed on as they are, so their keys have no description here.
 const PASSED_ON: [&str; 10] = [
@@ -32,13 +35,13 @@ fn readme_lists_every_value() {
         metadata["description"].as_str().unwrap(),
     );
     readme += "This page is generated from `Chart.yaml`, `values.yaml` and `platforms/`.\n\n";
+    let needed = metadata["kubeVersion"].as_str().unwrap();
+    let [oldest, newest] = KUBERNETES.map(|version| version.trim_end_matches(".0"));
     writeln!(
         readme,
-        "It needs Kubernetes {}.",
-        metadata["kubeVersion"]
-            .as_str()
-            .unwrap()
-            .trim_end_matches("-0")
+        "It needs Kubernetes {}, and has not been run in such a version yet: the tests install it in Kubernetes 1.20.2, \
+         without that check, because no newer API server is available to them.\nFor each version from {oldest} to {newest} they render it and validate every object against the schemas of that version.",
+        needed.trim_end_matches("-0"),
     )
     .unwrap();
     readme += "\n## Platforms\n\nAdd the file of your platform with `--values`; several can be combined.\n\n";
@@ -73,6 +76,26 @@ fn readme_lists_every_value() {
         .unwrap();
     }
     assert_current(&chart.join("README.md"), &readme);
+}
+
+/// What editors and Artifact Hub show.
+#[test]
+fn schema_describes_every_value() {
+    let file = deploy(CHART).join("values.schema.json");
+    let mut schema: serde_json::Value = serde_json::from_str(&read(&file)).unwrap();
+    for (key, comment) in commented_keys(&read(deploy(CHART).join("values.yaml"))) {
+        let path: String = key
+            .split('.')
+            .flat_map(|part| ["/properties/", part])
+            .collect();
+        let entry = schema.pointer_mut(&path);
+        let entry = entry.unwrap_or_else(|| panic!("{key} is not in the schema"));
+        if !comment.is_empty() {
+            entry["description"] = comment.into();
+        }
+    }
+    let text = serde_json::to_string_pretty(&schema).unwrap();
+    assert_current(&file, &format!("{text}\n"));
 }
 
 fn code_cell(value: &Value) -> String {

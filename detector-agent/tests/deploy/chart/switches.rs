@@ -187,6 +187,64 @@ fn every_path_is_mounted_once() {
     }
 }
 
+/// Server-side apply would refuse them only at the API server, without naming the values.
+#[test]
+fn entries_that_two_values_give_are_refused() {
+    for (values, named) in [
+        (
+            "{stateDirectory: /run/ip-conflict-detector}",
+            "mount /run/ip-conflict-detector: `run` and `state`",
+        ),
+        (
+            "{runtime: {socketDirectory: /etc/cni/net.d}}",
+            "mount /etc/cni/net.d: `cni-config` and `runtime`",
+        ),
+        (
+            "{extraVolumes: [{name: e, emptyDir: {}}], extraVolumeMounts: [{name: e, mountPath: /run/netns}]}",
+            "mount /run/netns: `netns` and `e`",
+        ),
+        (
+            "{extraVolumes: [{name: state, emptyDir: {}}]}",
+            "volume state",
+        ),
+        (
+            "{extraEnv: [{name: IPCONFLICT_KUBE, value: on}]}",
+            "variable IPCONFLICT_KUBE",
+        ),
+    ] {
+        let why = render(values).unwrap_err();
+        assert!(why.contains(named), "{values}: {why}");
+    }
+}
+
+/// Those of the pods must stay what the DaemonSet selects, and must not restart the pods with each version of the chart.
+#[test]
+fn common_labels_are_on_every_object_and_change_no_selector() {
+    let values = "{commonLabels: {team: network, tier: shared, app.kubernetes.io/name: other}, podLabels: {tier: pod},
+        podMonitor: {enabled: true, labels: {tier: monitor}}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}";
+    let rendered = render(values).unwrap();
+    for document in rendered.values().flat_map(|text| documents(text)) {
+        let labels = &document["metadata"]["labels"];
+        assert_eq!(labels["team"], "network", "{document:?}");
+        if document["kind"] != "Pod" {
+            assert_eq!(labels["app.kubernetes.io/name"], "ip-conflict-detector");
+            assert_eq!(labels["app.kubernetes.io/managed-by"], "Helm");
+            let chart = format!("ip-conflict-detector-{}", env!("CARGO_PKG_VERSION"));
+            assert_eq!(labels["helm.sh/chart"], *chart);
+        }
+    }
+    let monitor = &documents(&rendered["podmonitor.yaml"])[0];
+    assert_eq!(monitor["metadata"]["labels"]["tier"], "monitor");
+    let daemonset = &documents(&rendered[DAEMONSET])[0];
+    let labels = &daemonset["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["tier"], "pod");
+    assert_eq!(labels.get("helm.sh/chart"), None);
+    let selector = daemonset["spec"]["selector"]["matchLabels"].as_mapping();
+    for (label, value) in selector.unwrap() {
+        assert_eq!(&labels[label], value);
+    }
+}
+
 /// A directory that is missing on a node is named in the pod's events; kubelet does not create it there.
 #[test]
 fn directories_of_others_are_not_created() {
@@ -223,7 +281,11 @@ fn combinations_that_cannot_work_are_refused_with_the_remedy() {
         ),
         (
             "{metricsListen: {address: ''}, podMonitor: {enabled: true}}",
-            "needs metricsListen.address",
+            "need metricsListen.address",
+        ),
+        (
+            "{podMonitor: {enabled: true}, serviceMonitor: {enabled: true}}",
+            "enable one of them",
         ),
         (
             "{seccomp: {type: Localhost, localhostProfile: ''}}",
@@ -241,14 +303,39 @@ fn combinations_that_cannot_work_are_refused_with_the_remedy() {
 
 #[test]
 fn cluster_name_is_a_label_of_scraped_metrics() {
-    let rendered = render("{clusterName: east, podMonitor: {enabled: true}}").unwrap();
-    let monitor = &documents(&rendered["podmonitor.yaml"])[0];
-    let relabelings = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"];
-    let relabelings = relabelings.as_sequence().unwrap();
-    let found = relabelings
-        .iter()
-        .find(|rule| rule["targetLabel"] == "cluster");
-    assert_eq!(found.unwrap()["replacement"], "east");
+    for (monitor, endpoints) in [
+        ("podMonitor", "podMetricsEndpoints"),
+        ("serviceMonitor", "endpoints"),
+    ] {
+        let values = format!("{{clusterName: east, {monitor}: {{enabled: true}}}}");
+        let rendered = render(&values).unwrap();
+        let file = format!("{}.yaml", monitor.to_lowercase());
+        let object = documents(&rendered[&file]).pop().unwrap();
+        let relabelings = &object["spec"][endpoints][0]["relabelings"];
+        let relabelings = relabelings.as_sequence().unwrap();
+        let found = relabelings
+            .iter()
+            .find(|rule| rule["targetLabel"] == "cluster");
+        assert_eq!(found.unwrap()["replacement"], "east");
+    }
+}
+
+/// It lists the agents, by the labels and the port of their pods.
+#[test]
+fn service_of_the_service_monitor_selects_the_agents() {
+    let rendered = render("{serviceMonitor: {enabled: true}}").unwrap();
+    let found = documents(&rendered["servicemonitor.yaml"]);
+    let [service, monitor] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let daemonset = daemonset("");
+    let selector = &daemonset["spec"]["selector"]["matchLabels"];
+    assert_eq!(&service["spec"]["selector"], selector);
+    assert_eq!(&monitor["spec"]["selector"]["matchLabels"], selector);
+    let port = &container(&daemonset)["ports"][0];
+    let of_service = &service["spec"]["ports"][0];
+    assert_eq!(of_service["targetPort"], port["name"]);
+    assert_eq!(of_service["name"], monitor["spec"]["endpoints"][0]["port"]);
 }
 
 /// `helm test` asks at the agent's socket: without its Secrets, and without a right.

@@ -92,6 +92,7 @@ impl List {
             name: _,
             booted,
             runtime_started,
+            cni_configured_since,
             etc_cni_born,
             opt_cni_born,
             var_lib_cni_born,
@@ -99,6 +100,7 @@ impl List {
         } = node;
         self.add(booted);
         self.add(runtime_started);
+        self.add(cni_configured_since);
         self.add(etc_cni_born);
         self.add(opt_cni_born);
         self.add(var_lib_cni_born);

@@ -213,6 +213,7 @@ pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
         removal.flatten(),
         evidence::sandbox(facts, victim),
         evidence::cni_result(facts, victim),
+        evidence::configuration(facts, victim),
         evidence::state(pool),
     ];
     Some(

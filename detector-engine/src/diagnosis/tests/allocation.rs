@@ -34,6 +34,7 @@ fn lease_is_not_released_while_the_pod_has_it_or_is_gone() {
     owners(&mut owned, &[OwnedBy::Claimants(vec![0])]);
     // B was given the address too, and nothing says by what.
     owned.claimants[1].cni_results = not_checked();
+    owned.node.cni_configured_since = not_checked();
     assert_eq!(diagnose(&owned).cause, Cause::Unknown);
     let mut stopped = released_in_use();
     sandbox_of(&mut stopped, 0).state = SandboxState::NotReady;

@@ -17,7 +17,7 @@ use ops::ops;
 
 #[test]
 fn open_conflicts_equal_a_plain_recomputation() {
-    detector_model_run::run(&ops(), |ops| {
+    detector_model_run::run(ops, |ops| {
         let mut harness = Harness::new();
         for op in ops {
             harness.run(op)?;

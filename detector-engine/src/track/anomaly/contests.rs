@@ -20,6 +20,8 @@ struct Contest {
     raised_at: Timestamp,
     conflict: ConflictId,
     by: Vec<DeviceKey>,
+    /// The claimant to which the node sends the traffic.
+    receiver: Option<ClaimantId>,
 }
 
 /// The contested conflicts, by address and by device.
@@ -28,6 +30,8 @@ pub(crate) struct Contests {
     by_address: HashMap<IpAddr, Vec<Contest>>,
     /// The conflicts that each device contests, the oldest first.
     by_device: Index<DeviceKey, (Timestamp, ConflictId, IpAddr)>,
+    /// Of the conflicts that each device contests: how many have their traffic sent to it, and how many to others.
+    receivers: HashMap<DeviceKey, (usize, usize)>,
 }
 
 impl Contests {
@@ -44,6 +48,7 @@ impl Contests {
                 raised_at: conflict.raised_at,
                 conflict: conflict.id,
                 by: contesters(conflict),
+                receiver: receiver(conflict),
             })
             .filter(|contest| !contest.by.is_empty())
             .collect();
@@ -55,16 +60,36 @@ impl Contests {
         for (contest, device) in by_device(&before) {
             let contested = (contest.raised_at, contest.conflict, address);
             self.by_device.remove(device, &contested);
+            if let Some(count) = self.receiver_count(contest, device) {
+                *count -= 1;
+            }
+            if self.by_device.len_of(&device) == 0 {
+                self.receivers.remove(&device);
+            }
         }
         for (contest, device) in by_device(&contests) {
             let contested = (contest.raised_at, contest.conflict, address);
             self.by_device.insert(device, contested);
+            if let Some(count) = self.receiver_count(contest, device) {
+                *count += 1;
+            }
         }
         let devices = by_device(&before).chain(by_device(&contests));
         devices.map(|(_, device)| device).for_each(changed);
         if !contests.is_empty() {
             self.by_address.insert(address, contests);
         }
+    }
+
+    /// Where a contest counts among those of the device.
+    fn receiver_count(&mut self, contest: &Contest, device: DeviceKey) -> Option<&mut usize> {
+        let receiver = contest.receiver?;
+        let (own, others) = self.receivers.entry(device).or_default();
+        Some(if receiver.device() == Some(device) {
+            own
+        } else {
+            others
+        })
     }
 
     /// The devices that contest the address of a conflict; none if it is not known.
@@ -95,8 +120,11 @@ impl Contests {
     /// What a device contests: the number, and the oldest addresses.
     pub(super) fn contested(&self, device: DeviceKey) -> Contested {
         let oldest = self.by_device.of(&device).take(LISTED);
+        let (diverted, kept) = self.receivers.get(&device).copied().unwrap_or_default();
         Contested {
             count: self.count(device),
+            diverted,
+            kept,
             first: oldest.map(|(.., address)| *address).collect(),
         }
     }
@@ -129,6 +157,12 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
         .map(|c| c.id.device())
         .collect::<Option<_>>()
         .unwrap_or_default()
+}
+
+fn receiver(conflict: &Conflict) -> Option<ClaimantId> {
+    let receiver = conflict.traffic_goes_to.as_ref()?;
+    let mut present = conflict.present();
+    Some(present.find(|c| c.device == *receiver)?.id)
 }
 
 fn owner(conflict: &Conflict) -> Option<ClaimantId> {

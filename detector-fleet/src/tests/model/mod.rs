@@ -12,7 +12,7 @@ use world::World;
 
 #[test]
 fn conflicts_equal_a_plain_recomputation() {
-    detector_model_run::run(&ops::sequences(), |(seed, ops)| {
+    detector_model_run::run(ops::sequences, |(seed, ops)| {
         let mut world = World::new(seed);
         for op in &ops {
             world.run(op)?;

@@ -63,7 +63,17 @@ impl Table<'_> {
     }
 
     fn is_pools(&self, pod: &Pod) -> Option<bool> {
-        Some(same(pod.network.as_ref()?, &self.pool?.network))
+        let pool = self.pool?;
+        if let Some(network) = &pod.network {
+            return Some(same(network, &pool.network));
+        }
+        let since = self.facts.node.cni_configured_since.value();
+        let is_unchanged = since.zip(pod.given_from).is_some_and(|(s, c)| *s < c);
+        let mut ranges = pool.network.ranges.iter();
+        let is_only = matches!(pool.state, PoolState::HostLocal { .. })
+            && ranges.any(|range| range.contains(&self.facts.address))
+            && self.facts.overlapping_networks.is_absent();
+        (is_only && is_unchanged && pod.runtime_has_it && !pod.has_result).then_some(true)
     }
 
     fn outside_ipam(&self) -> Option<Cause> {
@@ -278,7 +288,12 @@ impl Table<'_> {
             .route
             .value()
             .is_some_and(|route| !self.leads_to_pod(route));
-        if elsewhere && sysctls.is_some_and(|s| s.rp_filter == 1) {
+        let is_filtered = |s: &DeviceSysctls| match s.rp_filter {
+            0 => false,
+            1 => true,
+            _ => !s.has_address,
+        };
+        if elsewhere && sysctls.is_some_and(is_filtered) {
             return Some(Cause::ReversePathFilter);
         }
         let foreign = facts.gateway_on_node.is_absent();

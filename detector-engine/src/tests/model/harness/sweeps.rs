@@ -86,6 +86,14 @@ impl ReportedSweeps {
             prop_assert_eq!(conflict.sweep.is_some(), is_swept, "{:?}", conflict);
             prop_assert!(!is_swept || of.contains(&conflict.sweep.as_ref()));
         }
+        for sweep in open.iter().filter(|sweep| sweep.resolved_at.is_none()) {
+            let measured = sweep.contested.as_ref();
+            prop_assert!(
+                measured.is_none_or(|c| c.diverted + c.kept <= c.count),
+                "{:?}",
+                sweep
+            );
+        }
         for (device, count) in &contested {
             let must_sweep = *count >= SWEEP_FROM && is_read;
             prop_assert!(!must_sweep || sweeps.contains_key(device), "no sweep");
