@@ -177,10 +177,14 @@ impl Collector {
         };
         let mut claimants = self.conflict_claimants(data);
         let is_assigned = |candidate: &Candidate| candidate.facts.assignment.value().is_some();
-        let is_unrelated = data.vlan.is_some() && !claimants.iter().all(is_assigned);
-        if is_unrelated {
-            let facts = claimants.iter_mut().map(|candidate| &mut candidate.facts);
-            facts.for_each(|facts| claimants::leave_out_records(facts, IN_VLAN));
+        let records = match data.vlan {
+            Some(_) if !claimants.iter().all(is_assigned) => Err(IN_VLAN),
+            _ => Ok(()),
+        };
+        if let Err(why) = records {
+            for candidate in &mut claimants {
+                claimants::leave_out_records(&mut candidate.facts, why);
+            }
         }
         Subject {
             finding: FindingKind::Conflict(data.kind),
@@ -188,7 +192,7 @@ impl Collector {
             gateway: None,
             node: &data.node,
             claimants,
-            records: if is_unrelated { Err(IN_VLAN) } else { Ok(()) },
+            records,
             newest: newest(data),
             routing: match data.vlan {
                 Some(_) => Err("the node does not route the VLAN".to_owned()),
