@@ -2,7 +2,7 @@
 //! of the wait that a pod's frame ends to the system call that writes the line. Neither the load nor the speed of the machine changes
 //! the result, and no performance counter is needed, which virtual machines often do not have.
 //!
-//! The measured agent is optimised. Counts of one without optimisation are several times as high and hardly follow those of the other.
+//! The agent has to be optimised: without, it executes thirteen times as many.
 
 use std::{
     cell::Cell,
