@@ -1,14 +1,16 @@
 //! The command line. Every flag also has an environment variable and a key in the file given with `--config` (see
 //! [`crate::config`]). The flag takes precedence over the environment, the environment over the file.
 
+mod help;
+
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use detector_client::{
     AgentAddress, Client, ClientError,
-    packaging::{CompletionsArgs, ManArgs},
+    packaging::{self, CompletionsArgs, ManArgs},
 };
-use detector_event::guidance::StatusPageUrl;
+use detector_event::guidance::{RunbookUrl, StatusPageUrl};
 use ipnet::IpNet;
 
 use crate::{
@@ -38,7 +40,7 @@ pub mod heading {
 
 /// Detects IP addresses claimed by more than one pod, the moment it happens.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "detector-agent", version, about, max_term_width = 110)]
+#[command(name = "detector-agent", version = packaging::version(), about, after_help = help::AGENT, max_term_width = 110)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
@@ -49,22 +51,42 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Monitor this node and report every conflict as it happens.
+    #[command(after_help = help::RUN)]
     Run(Box<RunArgs>),
     /// Show what the agent on this node knows, or without one what a single look at the kernel state finds: exit code 0
     /// without conflicts, 1 with conflicts, 2 if the result is inconclusive.
+    #[command(after_help = help::CHECK)]
     Check(Box<CheckArgs>),
     /// Explain the open conflicts and anomalies, all or those of ADDRESS, with cause, evidence and repair, as the agent on this node
     /// knows them, or without one as a single look at the node finds them: exit code 0 without conflicts, 1 with conflicts, 2 if the
     /// result is inconclusive.
+    #[command(after_help = help::EXPLAIN)]
     Explain(Box<ExplainArgs>),
     /// Show the conflicts of a running agent live: a table in a terminal, otherwise one line per event.
+    #[command(after_help = help::WATCH)]
     Watch(WatchArgs),
     /// Remove the filters that a killed agent left on devices.
+    #[command(after_help = help::CLEANUP)]
     Cleanup(CleanupArgs),
+    /// Print the version, with the commit that it was built from.
+    Version,
     /// Write a shell's completions to stdout.
     Completions(CompletionsArgs),
     /// Write the manual pages, one for each command, into a directory.
     Man(ManArgs),
+}
+
+impl Command {
+    /// The settings shared by `run`, `check` and `explain`.
+    #[must_use]
+    pub fn common(&self) -> Option<&CommonArgs> {
+        match self {
+            Self::Run(args) => Some(&args.common),
+            Self::Check(args) => Some(&args.common),
+            Self::Explain(args) => Some(&args.common),
+            _ => None,
+        }
+    }
 }
 
 /// Settings shared by `run`, `check` and `explain`.
@@ -94,6 +116,10 @@ pub struct CommonArgs {
     /// Name of this cluster in events and alerts.
     #[arg(long, value_name = "NAME", env = "IPCONFLICT_CLUSTER_NAME", help_heading = heading::OUTPUT)]
     pub cluster_name: Option<String>,
+
+    /// URL of the directory with the runbooks, for links where the published ones cannot be reached.
+    #[arg(long, value_name = "URL", env = "IPCONFLICT_RUNBOOK_URL", help_heading = heading::OUTPUT)]
+    pub runbook_url: Option<RunbookUrl>,
 
     /// Pod lookups.
     #[command(flatten)]
@@ -302,6 +328,8 @@ pub struct ExplainArgs {
     /// Output format.
     #[arg(
         long,
+        short = 'o',
+        visible_alias = "output",
         value_name = "FORMAT",
         env = "IPCONFLICT_FORMAT",
         help_heading = heading::OUTPUT,

@@ -17,6 +17,7 @@ use ::kube::{
 use clap::ValueEnum;
 use http_body_util::Limited;
 use hyper::Response;
+use sha2::{Digest as _, Sha256};
 use tower::util::MapResponseLayer;
 
 /// Deadline for connecting to the server.
@@ -128,22 +129,45 @@ impl KubeClient {
         connected.await.map(|(client, _)| client)
     }
 
+    /// What distinguishes the cluster from another one that the node was in before: a hash of its URL and of the certificates of its
+    /// authority. A cluster that is restored from a backup keeps both.
+    ///
+    /// # Errors
+    /// If the configuration is unusable.
+    pub(crate) async fn cluster_identity(&self) -> Result<String, KubeClientError> {
+        let config = self.config().await?;
+        let mut hash = Sha256::new_with_prefix(config.cluster_url.to_string());
+        for certificate in config.root_cert.iter().flatten() {
+            hash.update(certificate);
+        }
+        let hash = hash.finalize();
+        Ok(hash.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    async fn config(&self) -> Result<Config, KubeClientError> {
+        match &self.source {
+            ConfigSource::Kubeconfig => Config::infer()
+                .await
+                .map_err(|error| KubeClientError::NoConfig(error.to_string())),
+            ConfigSource::InCluster => Config::incluster()
+                .map_err(|error| KubeClientError::ServiceAccount(error.to_string())),
+            #[cfg(test)]
+            ConfigSource::Simulated(_) => {
+                Ok(Config::new(hyper::Uri::from_static("http://simulated")))
+            }
+        }
+    }
+
     async fn connect_with(
         &self,
         max_body: usize,
         adapt: impl FnOnce(&mut Config),
     ) -> Result<(Client, String), KubeClientError> {
-        let mut config = match &self.source {
-            ConfigSource::Kubeconfig => Config::infer()
-                .await
-                .map_err(|error| KubeClientError::NoConfig(error.to_string()))?,
-            ConfigSource::InCluster => Config::incluster()
-                .map_err(|error| KubeClientError::ServiceAccount(error.to_string()))?,
-            #[cfg(test)]
-            ConfigSource::Simulated(api) => {
-                return Ok((api.bounded_client(max_body), "simulated".to_owned()));
-            }
-        };
+        #[cfg(test)]
+        if let ConfigSource::Simulated(api) = &self.source {
+            return Ok((api.bounded_client(max_body), "simulated".to_owned()));
+        }
+        let mut config = self.config().await?;
         adapt(&mut config);
         let server = config.cluster_url.to_string();
         match bounded_client(config, max_body) {

@@ -23,16 +23,23 @@ fn main() -> ExitCode {
         Err(ConfigError::CommandLine(e)) => e.exit(),
         Err(e) => return failed(&e),
     };
+    let common = cli.command.common();
     let format = match &cli.command {
-        Command::Run(args) => Some(args.common.log.log_format),
-        Command::Check(args) => Some(args.common.log.log_format),
-        Command::Explain(args) => Some(args.common.log.log_format),
         Command::Cleanup(args) => Some(args.log.log_format),
-        // Log lines would overwrite the table.
-        Command::Watch(_) | Command::Completions(_) | Command::Man(_) => None,
+        // None for `watch`: log lines would overwrite the table.
+        _ => common.map(|common| common.log.log_format),
     };
+    if let Some(url) = common.and_then(|common| common.runbook_url.as_ref()) {
+        url.set();
+    }
     let kernel_log = matches!(&cli.command, Command::Run(args) if args.kernel_log);
     let _log_guard = format.map(|format| logging::start(format, kernel_log));
+    if format.is_some() {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for unknown in config::unknown_variables(names) {
+            tracing::warn!("{unknown}");
+        }
+    }
     match cli.command {
         Command::Run(args) => agent::run(&args).map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Check(args) => check::run(&args).map_or_else(|e| failed(&e), ExitCode::from),
@@ -44,6 +51,10 @@ fn main() -> ExitCode {
             .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
         Command::Man(args) => packaging::write_manual::<Cli>(&args)
             .map_or_else(|e| failed(&e), |()| ExitCode::SUCCESS),
+        Command::Version => {
+            println!("detector-agent {}", packaging::version());
+            ExitCode::SUCCESS
+        }
         Command::Cleanup(args) => cleanup::run(&args).map_or_else(
             |e| failed(&e),
             |devices| {

@@ -10,6 +10,7 @@
 use std::{
     fs,
     net::Ipv4Addr,
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -229,6 +230,80 @@ fn anomaly_of_the_agent_is_shown_without_a_conflict() {
     let document = document(&check(&node, "json"));
     assert_eq!(document["anomalies"][0]["kind"], "route_astray");
     assert!(document["anomalies"][0]["anomaly_id"].is_string());
+}
+
+#[test]
+fn one_address_can_be_asked_for_and_all_be_listed() {
+    let node = Node::new("checkone").unwrap();
+    let mut specs = Vec::new();
+    for number in 10..14 {
+        for side in ["a", "b"] {
+            let spec = PodSpec::new(format!("veth{number}{side}"));
+            specs.push(spec.address(format!("10.244.2.{number}/24")));
+        }
+    }
+    specs.push(PodSpec::new("vethalone").address("10.244.2.99/24"));
+    let _pods = node.add_pods(&specs).unwrap();
+    let ask = |arguments: &[&str]| {
+        let arguments = ["check"].into_iter().chain(arguments.iter().copied());
+        let command = AgentCommand::new(AGENT, arguments);
+        let outcome = command.run_to_end(&node, DEADLINE).unwrap();
+        (outcome.code().unwrap(), outcome.stdout)
+    };
+    let (code, text) = ask(&["10.244.2.99"]);
+    assert_eq!(
+        (code, text.lines().next()),
+        (0, Some("10.244.2.99: no conflict (frames not seen)"))
+    );
+
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let (code, text) = ask(&["10.244.2.12"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.starts_with("1 IP address conflict: 10.244.2.12\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("10.244.2.12  duplicate, certain, critical\n"),
+        "{text}"
+    );
+    assert!(text.contains("\n  since: 20"), "{text}");
+    assert!(!text.contains("10.244.2.11"), "{text}");
+    let (code, text) = ask(&["10.244.2.99"]);
+    assert_eq!(
+        (code, text.lines().next()),
+        (0, Some("10.244.2.99: no conflict"))
+    );
+    // Four are a line each, unless all are wanted.
+    for (arguments, blocks) in [(&[][..], 0), (&["--all"], 4), (&["-o", "wide"], 0)] {
+        let (code, text) = ask(arguments);
+        assert_eq!(code, 1, "{text}");
+        assert_eq!(
+            text.matches("duplicate, certain, critical").count(),
+            blocks,
+            "{text}"
+        );
+        assert!(text.contains("10.244.2.13"), "{text}");
+    }
+}
+
+#[test]
+fn reader_that_goes_away_is_no_error() {
+    let node = Node::new("checkpipe").unwrap();
+    let _pods = duplicate(&node);
+    let output = node.run_in(|| {
+        let mut command = Command::new(AGENT);
+        command
+            .arg("check")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        drop(child.stdout.take());
+        Ok(child.wait_with_output()?)
+    });
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]

@@ -55,7 +55,29 @@ fn each_command_has_a_manual_page_with_its_settings() {
     ] {
         let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap();
         assert!(page.contains(".TH ") && page.contains(setting), "{page}");
+        for section in ["EXIT STATUS", "FILES", "SEE ALSO"] {
+            assert!(
+                page.contains(&format!(".SH \"{section}\"\n"))
+                    || page.contains(&format!(".SH {section}\n")),
+                "{section}: {page}"
+            );
+        }
     }
+}
+
+#[test]
+fn help_has_examples_and_version_names_the_commit() {
+    let help = stdout(Command::new(AGENT).args(["check", "--help"]));
+    assert!(
+        help.contains("\nExamples:\n") && help.contains("detector-agent check 10.244.2.12\n"),
+        "{help}"
+    );
+    let [short, long] = ["version", "--version"].map(|arg| stdout(Command::new(AGENT).arg(arg)));
+    assert_eq!(short, long);
+    assert!(
+        short.starts_with("detector-agent 0.") && short.contains("(commit "),
+        "{short}"
+    );
 }
 
 #[test]
@@ -77,7 +99,11 @@ fn help_is_grouped_by_headings() {
             "IPAM",
             "HTTP",
             "State",
-            "Fleet"
+            "Fleet",
+            "Exit status",
+            "Examples",
+            "Files",
+            "See also"
         ]
     );
 }

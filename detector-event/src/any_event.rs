@@ -54,7 +54,7 @@ impl TryFrom<String> for SubjectId {
 
 impl fmt::Display for SubjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        ConflictId(self.0).fmt(f)
     }
 }
 
@@ -153,6 +153,15 @@ impl AnyEvent {
         }
     }
 
+    /// The cluster's name, if it is configured.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Conflict(event) => event.data.cluster.as_deref(),
+            Self::Anomaly(event) => event.data.cluster.as_deref(),
+        }
+    }
+
     /// The address of its subject.
     #[must_use]
     pub fn address(&self) -> IpAddr {
@@ -221,7 +230,7 @@ impl AnyEvent {
     #[must_use]
     pub fn awaits_diagnosis(&self) -> bool {
         let is_diagnosed = match self {
-            Self::Conflict(event) => event.data.is_diagnosed(),
+            Self::Conflict(_) => true,
             Self::Anomaly(event) => event.data.is_diagnosed(),
         };
         is_diagnosed && self.diagnosis().is_none()
@@ -414,10 +423,10 @@ mod tests {
 
     #[test]
     fn events_have_the_documented_json_and_field_order() {
-        let conflict = r#"{"specversion":"1.0","id":"1","source":"ip-conflict-detector/node-1","type":"io.ipconflict.conflict.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"conflict_id":"000000000000000031302e302e302e31","node":"node-1","cluster":null,"address":"10.0.0.1","network":"node","vlan":null,"kind":"duplicate","scope":"node","confidence":"certain","state":"active","raised_at":"TIME","updated_at":"TIME","resolved_at":null,"latency_us":40,"traffic_goes_to":"veth-a","claimants":[{"node":"n","device":"veth-a","ifindex":12,"mac":"02:00:00:00:00:01","master":null,"since":"TIME","pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"evidence":[{"kind":"address","first_seen":"TIME","last_seen":"TIME","mac":null,"detail":null}]}],"diagnosis":null,"timeline":[],"guidance":{"next_step":"Delete the pod that came last: the runbook shows how to find out which one that is.","runbook_url":"https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate"}}}"#;
+        let conflict = r#"{"specversion":"1.0","id":"1","source":"ip-conflict-detector/node-1","type":"io.ipconflict.conflict.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"conflict_id":"000000000000000031302e302e302e31","node":"node-1","cluster":null,"address":"10.0.0.1","network":"node","vlan":null,"kind":"duplicate","severity":"critical","scope":"node","confidence":"certain","state":"active","raised_at":"TIME","updated_at":"TIME","resolved_at":null,"latency_us":40,"traffic_goes_to":"veth-a","claimants":[{"node":"n","device":"veth-a","ifindex":12,"mac":"02:00:00:00:00:01","master":null,"since":"TIME","pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"evidence":[{"kind":"address","first_seen":"TIME","last_seen":"TIME","mac":null,"detail":null}]}],"diagnosis":null,"timeline":[],"guidance":{"next_step":"Delete the pod that came last: the runbook shows how to find out which one that is.","runbook_url":"https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate"}}}"#;
         let mut event = samples::raised("10.0.0.1");
         event.data.claimants.truncate(1);
-        let anomaly = r#"{"specversion":"1.0","id":"3","source":"ip-conflict-detector/node-1","type":"io.ipconflict.anomaly.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"anomaly_id":"000000000000000031302e302e302e31","node":"node-1","cluster":null,"kind":"ipam_drift","cause":"not_allocated","state":"active","address":"10.0.0.1","vlan":null,"device":"veth-a","ifindex":12,"pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"also_on":[],"ipam":"host-local","network":"cbr0","source":"/var/lib/cni/networks/cbr0","owner":null,"detail":"it is not allocated, and the next pod may get it","raised_at":"TIME","resolved_at":null,"resolved_because":null,"latency_us":40,"diagnosis":null,"timeline":[],"guidance":{"next_step":"Keep new pods off the node (kubectl cordon node-1), then restore the allocation or recreate the pod default/a.","runbook_url":"https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAMDrift.md"}}}"#;
+        let anomaly = r#"{"specversion":"1.0","id":"3","source":"ip-conflict-detector/node-1","type":"io.ipconflict.anomaly.raised","subject":"10.0.0.1","time":"TIME","datacontenttype":"application/json","data":{"anomaly_id":"000000000000000031302e302e302e31","node":"node-1","cluster":null,"kind":"ipam_drift","severity":"warning","cause":"not_allocated","state":"active","address":"10.0.0.1","vlan":null,"device":"veth-a","ifindex":12,"pod":{"namespace":"default","name":"a","uid":null,"container_id":null,"via":"cri"},"pod_unknown_because":null,"also_on":[],"ipam":"host-local","network":"cbr0","source":"/var/lib/cni/networks/cbr0","owner":null,"detail":"it is not allocated, and the next pod may get it","raised_at":"TIME","resolved_at":null,"resolved_because":null,"latency_us":40,"diagnosis":null,"timeline":[],"guidance":{"effect":"Traffic is not affected yet; the next pod may get the address.","next_step":"Keep new pods off the node (kubectl cordon node-1), then restore the allocation or recreate the pod default/a.","runbook_url":"https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAMDrift.md"}}}"#;
         let events = [AnyEvent::from(event), samples::drift("10.0.0.1").into()];
         for (event, expected) in events.into_iter().zip([conflict, anomaly]) {
             let expected = expected.replace("TIME", "2026-11-21T01:02:03.123456Z");

@@ -348,12 +348,6 @@ impl ConflictData {
         })
     }
 
-    /// Whether agents look for its cause.
-    #[must_use]
-    pub fn is_diagnosed(&self) -> bool {
-        self.vlan.is_none()
-    }
-
     /// Whether it ended.
     #[must_use]
     pub fn is_resolved(&self) -> bool {

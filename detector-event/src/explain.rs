@@ -188,7 +188,7 @@ impl Incident<'_> {
             .map(|c| summary::claimants(c))
             .collect();
         claimants.dedup();
-        if let [claimants] = &claimants[..] {
+        if let ([claimants], None) = (&claimants[..], self.sweep()) {
             let _ = writeln!(out, "  claimants: {}", clean(claimants));
         }
     }

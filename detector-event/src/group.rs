@@ -4,11 +4,18 @@
 use std::collections::HashMap;
 
 use detector_engine::{
-    AnomalyId, AnomalyKind,
+    AnomalyId, AnomalyKind, Network,
     diagnosis::{Cause, CauseConfidence},
 };
 
 use crate::{Affected, AnomalyData, ConflictData, DiagnosisData, SubjectKind, WallTime};
+
+/// Pods in one network, by their devices.
+#[derive(PartialEq, Eq, Hash)]
+pub(crate) struct Pods<'a> {
+    network: Option<&'a Network>,
+    devices: Vec<&'a str>,
+}
 
 /// What the findings of one group have in common. `page/groups.js` has the same rule.
 #[derive(PartialEq, Eq, Hash)]
@@ -20,9 +27,9 @@ pub(crate) enum Key<'a> {
     /// A cause of many.
     Affects(Cause, CauseConfidence, Affected),
     /// A cause of one address: the others of the same pods.
-    Pods(Cause, CauseConfidence, Vec<&'a str>),
+    Pods(Cause, CauseConfidence, Pods<'a>),
     /// No known cause: others of that kind of the same pods.
-    Unexplained(SubjectKind, Option<Cause>, Vec<&'a str>),
+    Unexplained(SubjectKind, Option<Cause>, Pods<'a>),
 }
 
 impl<'a> Key<'a> {
@@ -33,7 +40,10 @@ impl<'a> Key<'a> {
             None => Self::new(
                 SubjectKind::Conflict(conflict.kind),
                 conflict.diagnosis.as_deref(),
-                devices.collect(),
+                Pods {
+                    network: Some(&conflict.network),
+                    devices: devices.collect(),
+                },
             ),
         }
     }
@@ -44,24 +54,23 @@ impl<'a> Key<'a> {
             kind => Self::new(
                 SubjectKind::Anomaly(kind),
                 anomaly.diagnosis.as_deref(),
-                anomaly.device.as_deref().into_iter().collect(),
+                Pods {
+                    network: None,
+                    devices: anomaly.device.as_deref().into_iter().collect(),
+                },
             ),
         }
     }
 
-    fn new(
-        kind: SubjectKind,
-        diagnosis: Option<&DiagnosisData>,
-        mut devices: Vec<&'a str>,
-    ) -> Self {
-        devices.sort_unstable();
+    fn new(kind: SubjectKind, diagnosis: Option<&DiagnosisData>, mut pods: Pods<'a>) -> Self {
+        pods.devices.sort_unstable();
         let Some(diagnosis) = diagnosis.filter(|diagnosis| diagnosis.has_cause()) else {
             let cause = diagnosis.map(|diagnosis| diagnosis.cause);
-            return Self::Unexplained(kind, cause, devices);
+            return Self::Unexplained(kind, cause, pods);
         };
         let (cause, confidence) = (diagnosis.cause, diagnosis.confidence);
         match (diagnosis.affected.addresses, diagnosis.since) {
-            (0 | 1, _) => Self::Pods(cause, confidence, devices),
+            (0 | 1, _) => Self::Pods(cause, confidence, pods),
             (_, Some(since)) => Self::Since(cause, confidence, since),
             (_, None) => Self::Affects(cause, confidence, diagnosis.affected),
         }

@@ -2,15 +2,24 @@
 //!
 //! The one source for chats, pagers, alerts and pages. A test compares the alerts with deploy/prometheus/rules.yaml.
 
-use std::{borrow::Cow, str::FromStr};
+use std::{borrow::Cow, str::FromStr, sync::OnceLock};
 
 use detector_engine::{AnomalyCause, AnomalyKind, diagnosis::Cause};
 
-use super::{AnomalyData, ContractName, SubjectKind, counted};
+use super::{AnomalyData, ContractName, SubjectId, SubjectKind, counted};
 use crate::Role;
 
-/// Where the documentation is published.
-const DOCS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs";
+/// Where the runbooks are published.
+const RUNBOOKS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks";
+
+/// Where this process says that they are.
+static RUNBOOK_URL: OnceLock<String> = OnceLock::new();
+
+/// The URL of the directory with the runbooks.
+#[must_use]
+pub fn runbooks() -> &'static str {
+    RUNBOOK_URL.get().map_or(RUNBOOKS, String::as_str)
+}
 
 /// How urgent something is: the same in the log, in events, on the page, in messages and in alerts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,9 +89,9 @@ impl SubjectKind {
         match self {
             Self::Conflict(kind) => {
                 let name = self.alert_name();
-                format!("{DOCS}/runbooks/{name}.md#{}", kind.name())
+                format!("{}/{name}.md#{}", runbooks(), kind.name())
             }
-            Self::Anomaly(_) => format!("{DOCS}/runbooks/{}.md", self.alert_name()),
+            Self::Anomaly(_) => format!("{}/{}.md", runbooks(), self.alert_name()),
         }
     }
 
@@ -96,7 +105,7 @@ impl SubjectKind {
 /// The URL of what the runbook says about a cause.
 #[must_use]
 pub fn cause_url(cause: Cause) -> String {
-    format!("{DOCS}/runbooks/Causes.md#{}", cause.name())
+    format!("{}/Causes.md#{}", runbooks(), cause.name())
 }
 
 /// The URL of the runbook for a part of the agent that does not work, if there is one.
@@ -108,7 +117,7 @@ pub fn part_runbook_url(role: Role) -> Option<String> {
         Role::Fleet => "IPConflictFleetBlind",
         Role::Names | Role::Ipam => return None,
     };
-    Some(format!("{DOCS}/runbooks/{alert}.md"))
+    Some(format!("{}/{alert}.md", runbooks()))
 }
 
 /// Whether pods lose traffic by anomalies of this kind, or may.
@@ -172,23 +181,56 @@ impl StatusPageUrl {
     pub fn of_node(&self, node: &str) -> String {
         self.0.replace("{node}", node)
     }
+
+    /// The page of a node, with only this conflict or anomaly.
+    #[must_use]
+    pub fn of_finding(&self, node: &str, id: SubjectId) -> String {
+        let page = self.of_node(node);
+        let separator = if page.contains('?') { '&' } else { '?' };
+        format!("{page}{separator}id={id}")
+    }
 }
 
 impl FromStr for StatusPageUrl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Self(text.to_owned());
         let expected =
             "expected an http or https URL such as https://ipconflict.example.org/{node}/";
-        let url = Self(text.to_owned());
-        let uri: http::Uri = url.of_node("node").parse().map_err(|_| expected)?;
-        let has_host = uri.host().is_some_and(|host| !host.is_empty());
-        if matches!(uri.scheme_str(), Some("http" | "https")) && has_host {
-            Ok(url)
-        } else {
-            Err(expected)
-        }
+        is_web_url(&url.of_node("node"))
+            .then_some(url)
+            .ok_or(expected)
     }
+}
+
+/// The URL of the directory with the runbooks, for a network without the Internet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunbookUrl(String);
+
+impl RunbookUrl {
+    /// Has all links of this process lead there. To be called once, before any of them is made.
+    pub fn set(&self) {
+        // A second call has no effect.
+        let _ = RUNBOOK_URL.set(self.0.clone());
+    }
+}
+
+impl FromStr for RunbookUrl {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = text.trim_end_matches('/').to_owned();
+        let expected = "expected an http or https URL such as https://wiki.example.org/runbooks";
+        is_web_url(&url).then_some(Self(url)).ok_or(expected)
+    }
+}
+
+fn is_web_url(text: &str) -> bool {
+    text.parse().is_ok_and(|uri: http::Uri| {
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        matches!(uri.scheme_str(), Some("http" | "https")) && has_host
+    })
 }
 
 #[cfg(test)]
@@ -244,6 +286,9 @@ mod tests {
     fn status_page_url_names_the_node() {
         let url: StatusPageUrl = "https://ip.example.org/{node}/".parse().unwrap();
         assert_eq!(url.of_node("n1"), "https://ip.example.org/n1/");
+        let id = crate::samples::subject_id("1");
+        let page = url.of_finding("n1", id);
+        assert_eq!(page, format!("https://ip.example.org/n1/?id={id}"));
         for wrong in [
             "ip.example.org",
             "ftp://x/",

@@ -14,13 +14,13 @@ const NAMED: usize = 4;
 #[must_use]
 pub fn conflict_line(data: &ConflictData) -> String {
     let address = scoped_address(data);
-    // In the fleet, each claimant has its node.
-    let node = match data.scope {
-        ConflictScope::Node => format!(" on {}", data.node),
-        ConflictScope::Fleet => String::new(),
-    };
+    let node = on_node(data.scope, &data.node, data.cluster.as_deref());
     if data.is_resolved() {
-        return format!("{address} is no longer in conflict{node}");
+        let kept = survivor(data).map(|kept| format!("; {} kept it", claimant(data.scope, kept)));
+        return format!(
+            "{address} is no longer in conflict{node}{}",
+            kept.unwrap_or_default()
+        );
     }
     let claimants = claimants(data);
     let mut text = match data.kind {
@@ -37,6 +37,25 @@ pub fn conflict_line(data: &ConflictData) -> String {
     text
 }
 
+/// ` on n (cluster east)`; in the fleet, where each claimant has its node, ` in cluster east`.
+#[must_use]
+pub fn on_node(scope: ConflictScope, node: &str, cluster: Option<&str>) -> String {
+    match (scope, cluster) {
+        (ConflictScope::Node, Some(cluster)) => format!(" on {node} (cluster {cluster})"),
+        (ConflictScope::Node, None) => format!(" on {node}"),
+        (ConflictScope::Fleet, Some(cluster)) => format!(" in cluster {cluster}"),
+        (ConflictScope::Fleet, None) => String::new(),
+    }
+}
+
+/// Of a resolved conflict, the only claimant that did not leave.
+#[must_use]
+pub fn survivor(data: &ConflictData) -> Option<&ClaimantData> {
+    let mut present = data.present();
+    let first = present.next()?;
+    present.next().is_none().then_some(first)
+}
+
 /// `10.244.2.10 of default/a (veth1) on n: ` and what is wrong with it, or why it was resolved.
 #[must_use]
 pub fn anomaly_line(data: &AnomalyData) -> String {
@@ -45,7 +64,8 @@ pub fn anomaly_line(data: &AnomalyData) -> String {
     } else {
         data.detail.clone()
     };
-    format!("{} on {}: {text}", anomaly_subject(data), data.node)
+    let node = on_node(ConflictScope::Node, &data.node, data.cluster.as_deref());
+    format!("{}{node}: {text}", anomaly_subject(data))
 }
 
 /// What an anomaly is about: `10.244.2.10 of default/a (veth1)`, or for a sweep the pod alone.

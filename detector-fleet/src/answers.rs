@@ -64,6 +64,15 @@ impl PendingCall {
             drops_reporter: plan.drops_reporter,
         }
     }
+
+    /// It took effect: if it has removed the claimant that reported, this agent reports the end.
+    fn take_over_report(&self, entry: &mut Entry) {
+        if self.drops_reporter
+            && let Some(reported) = &mut entry.reported
+        {
+            reported.is_reporter = true;
+        }
+    }
 }
 
 impl Protocol {
@@ -120,6 +129,12 @@ impl Protocol {
         let subject = pending.subject;
         match outcome {
             Outcome::Conflict(stored) => match sanitized(stored, &subject) {
+                Some(stored) if stored.spec.is_resolved() => {
+                    self.update_conflict(subject, now, |entry, _| {
+                        pending.take_over_report(entry);
+                        entry.conflict.answered_resolved(stored.version);
+                    });
+                }
                 Some(stored) => self.conflict_read(now, pending, stored),
                 None => {
                     // The name belongs to an object about another subject.
@@ -134,11 +149,7 @@ impl Protocol {
             },
             Outcome::Deleted | Outcome::NotFound => {
                 self.update_conflict(subject, now, |entry, _| {
-                    if pending.drops_reporter
-                        && let Some(reported) = &mut entry.reported
-                    {
-                        reported.is_reporter = true;
-                    }
+                    pending.take_over_report(entry);
                     match &pending.kind {
                         Kind::DeleteConflict(uid) => {
                             entry.conflict.gone(Some(uid));
@@ -188,11 +199,7 @@ impl Protocol {
                     answered: now,
                 }));
             }
-            if pending.drops_reporter
-                && let Some(reported) = &mut entry.reported
-            {
-                reported.is_reporter = true;
-            }
+            pending.take_over_report(entry);
             if let Kind::WriteConflict(written) = &pending.kind
                 && pending.conflict.as_ref() == Some(&stored.version)
             {

@@ -25,6 +25,8 @@ pub(super) struct ConflictBelief {
     pub(super) without_effect: Option<Box<ConflictSpec>>,
     /// Whether it has to be read before anything is concluded from it.
     pub(super) is_stale: bool,
+    /// The version of one that is resolved, if it was there: it has to be deleted before another is created.
+    pub(super) resolved: Option<Version>,
     /// The number of the next call when `stored` became known.
     pub(super) known: u64,
     /// The uid of the object that was deleted last: events about it that arrive later are outdated.
@@ -88,6 +90,15 @@ impl ConflictBelief {
         }
     }
 
+    /// A request was answered with a resolved one, with this version: as if it had left the watch.
+    pub(super) fn answered_resolved(&mut self, version: Version) {
+        if std::mem::take(&mut self.is_stale) {
+            self.stored = None;
+        }
+        self.unwatched(version.clone());
+        self.resolved = Some(version);
+    }
+
     fn was_unwatched_after(&self, version: &Version) -> bool {
         let last = self.unwatched.as_ref();
         last.is_some_and(|last| last.uid == version.uid && is_older(version, last))
@@ -102,6 +113,7 @@ impl ConflictBelief {
 
     /// It was deleted; with a uid, only that object was. Returns whether this is news.
     pub(super) fn gone(&mut self, uid: Option<&str>) -> bool {
+        self.resolved = None;
         let have = self.version().map(|version| version.uid.clone());
         if uid.is_some() && have.as_deref() != uid {
             return false;
@@ -116,6 +128,7 @@ impl ConflictBelief {
     fn set(&mut self, stored: Stored<ConflictSpec>, known: u64) {
         self.is_stale = false;
         self.deleted = None;
+        self.resolved = None;
         self.known = known;
         self.stored = Some(Box::new(stored));
     }
@@ -206,6 +219,7 @@ pub(super) fn new(address: Subject, conflict_id: ConflictId) -> ConflictSpec {
         state: ConflictState::Suspected,
         confidence: Confidence::Observed,
         raised_at: None,
+        resolved_at: None,
         nodes: String::new(),
         pods: String::new(),
         claimants: Vec::new(),

@@ -15,7 +15,9 @@ pub(super) struct Context<'a> {
     pub(super) is_complete: bool,
     /// Whether the conflicts have been listed.
     pub(super) is_listed: bool,
-    /// For `raisedAt`, when a request is made.
+    /// Whether a conflict that ends is kept as resolved.
+    pub(super) keeps_resolved: bool,
+    /// For `raisedAt` and `resolvedAt`, when a request is made.
     pub(super) wall: Option<WallTime>,
     /// For a new conflict.
     pub(super) fresh_id: ConflictId,

@@ -297,6 +297,11 @@ impl Entry {
         if current == Some(&desired) || self.conflict.is_without_effect(&desired) {
             return;
         }
+        if let (None, Some(resolved)) = (current, &self.conflict.resolved) {
+            let request = Request::DeleteConflict(resolved.clone());
+            plan.request = Some((Priority::Urgent, request));
+            return;
+        }
         let me = desired
             .claimants
             .iter()

@@ -6,7 +6,7 @@ use super::{
     LocalClaim,
     conflict::{completed, reporter},
     context::Context,
-    objects::{ConflictClaimant, ConflictSpec},
+    objects::{ConflictClaimant, ConflictSpec, ConflictState},
 };
 
 /// What is done with an `IPConflict`.
@@ -30,7 +30,7 @@ pub(super) fn write_as_holder(
     }
     let mut contenders = others(current, known, cx);
     if contenders.is_empty() {
-        return Some(ConflictWrite::Delete);
+        return Some(end(current, known, false, cx));
     }
     for contender in &mut contenders {
         contender.confirmed = contender.asked;
@@ -60,7 +60,7 @@ pub(super) fn write_as_leaver(
     let mut others = others(current, known, cx);
     if first.party.node == cx.me.node {
         if others.is_empty() {
-            return Some(ConflictWrite::Delete);
+            return Some(end(current, known, true, cx));
         }
         // The contenders watch the conflict only: this is how they learn that the claim is free.
         let mut me = first.clone();
@@ -74,12 +74,32 @@ pub(super) fn write_as_leaver(
         .first()
         .is_some_and(|c| c.party.node == first.party.node);
     if others.len() <= usize::from(is_holder_first) {
-        return Some(ConflictWrite::Delete);
+        return Some(end(current, known, true, cx));
     }
     if !is_holder_first {
         others.insert(0, first.clone());
     }
     change(current, others, cx)
+}
+
+/// The write of the last one that takes part beside a holder, and of a holder that is left alone. What was never active is not kept.
+fn end(current: &ConflictSpec, known: u64, is_leaving: bool, cx: &Context<'_>) -> ConflictWrite {
+    if current.state != ConflictState::Active || !cx.keeps_resolved {
+        return ConflictWrite::Delete;
+    }
+    let mut spec = current.clone();
+    for c in spec.claimants.iter_mut().filter(|c| c.left.is_none()) {
+        if c.party.node == cx.me.node {
+            c.left = is_leaving.then_some(LeaveReason::AddressRemoved);
+        } else if cx.nodes.is_void(&c.party, known) {
+            c.left = Some(LeaveReason::Expired);
+        }
+    }
+    // The one that still has the address first.
+    spec.claimants.sort_by_key(|c| c.left.is_some());
+    spec.state = ConflictState::Resolved;
+    spec.resolved_at = cx.wall;
+    ConflictWrite::Replace(spec)
 }
 
 /// Whether `change` takes away the claimant that has reported the conflict, and no agent is left to report its end.

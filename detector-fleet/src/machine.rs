@@ -44,6 +44,7 @@ pub struct Protocol {
     listing: Option<BTreeMap<Subject, Version>>,
     is_complete: bool,
     is_listed: bool,
+    keeps_resolved: bool,
     effects: Vec<Effect>,
     pub(super) unusable: u64,
 }
@@ -66,6 +67,7 @@ impl Protocol {
             listing: None,
             is_complete: false,
             is_listed: false,
+            keeps_resolved: true,
             effects: Vec::new(),
             unusable: 0,
         }
@@ -149,6 +151,12 @@ impl Protocol {
         self.refresh_all(now);
     }
 
+    /// Whether conflicts that this agent ends from now on are kept as resolved, for whoever looks later and deletes them in the end.
+    /// Otherwise they are deleted, as are those that were never active.
+    pub fn keep_resolved(&mut self, keeps: bool) {
+        self.keeps_resolved = keeps;
+    }
+
     /// A list of the `IPConflict`s of scope `fleet` that name this node begins: each follows as changed. Those whose name is not
     /// [`Subject::object_name`] of their address are left out.
     pub fn list_begins(&mut self) {
@@ -169,8 +177,11 @@ impl Protocol {
         self.refresh_all(now);
     }
 
-    /// An `IPConflict` of scope `fleet` was created or changed.
+    /// An `IPConflict` of scope `fleet` was created or changed. A resolved one is none any more.
     pub fn conflict_changed(&mut self, now: Timestamp, conflict: Stored<ConflictSpec>) {
+        if conflict.spec.is_resolved() {
+            return self.conflict_deleted(now, conflict);
+        }
         let subject = conflict.spec.address;
         let Some(conflict) = sanitized(conflict, &subject) else {
             self.unusable += 1;
@@ -248,6 +259,7 @@ impl Protocol {
                 now,
                 is_complete: self.is_complete,
                 is_listed: self.is_listed,
+                keeps_resolved: self.keeps_resolved,
                 wall: Some(wall),
                 fresh_id,
             };
@@ -330,6 +342,7 @@ impl Protocol {
             now,
             is_complete: self.is_complete,
             is_listed: self.is_listed,
+            keeps_resolved: self.keeps_resolved,
             wall: None,
             fresh_id: ConflictId(0),
         };

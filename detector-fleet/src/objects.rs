@@ -128,6 +128,9 @@ pub struct ConflictSpec {
     /// When it became active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raised_at: Option<WallTime>,
+    /// When it was resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_at: Option<WallTime>,
     /// The nodes of the claimants, for the column; absent if it is empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nodes: String,
@@ -140,11 +143,12 @@ pub struct ConflictSpec {
 
 impl ConflictSpec {
     /// The labels by which agents select the conflicts that name their node, even if it has left, and people those that they look for.
+    /// A resolved one has the label of `writer` alone, the node whose agent writes it: only that agent reads it, and deletes it.
     #[must_use]
-    pub fn labels(&self) -> BTreeMap<String, String> {
+    pub fn labels(&self, writer: &str) -> BTreeMap<String, String> {
         let nodes = self.claimants.iter().map(|c| c.party.node.as_str());
         let mut labels: BTreeMap<_, _> = nodes
-            .filter(|node| !node.is_empty())
+            .filter(|node| !node.is_empty() && (!self.is_resolved() || *node == writer))
             .map(|node| (node_label(node), String::new()))
             .collect();
         let scope = match self.scope {
@@ -153,6 +157,12 @@ impl ConflictSpec {
         };
         labels.insert(SCOPE_LABEL.to_owned(), scope.to_owned());
         labels
+    }
+
+    /// Whether it is over.
+    #[must_use]
+    pub fn is_resolved(&self) -> bool {
+        self.state == ConflictState::Resolved
     }
 }
 
@@ -163,6 +173,8 @@ pub enum ConflictState {
     Suspected,
     /// It is reported.
     Active,
+    /// It is over. The object is kept for people; no agent concludes anything from it.
+    Resolved,
 }
 
 /// A claimant of an `IPConflict`.

@@ -10,7 +10,7 @@ const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(60);
 /// The wait after a rejection.
 const REJECTED: Duration = Duration::from_secs(300);
-/// Requests about one subject without a pause. The longest ordinary exchange takes five; more means that others write at the same time.
+/// Requests about one subject without a pause. The longest ordinary exchange takes seven; more means that others write at the same time.
 const BURST: u32 = 8;
 /// A pause this long ends a burst.
 const PAUSE: Duration = Duration::from_secs(10);

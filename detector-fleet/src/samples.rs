@@ -41,6 +41,7 @@ pub fn report(subject: &str) -> Report {
             state: ConflictState::Active,
             confidence: Confidence::Certain,
             raised_at: None,
+            resolved_at: None,
             nodes: "node-a, node-b".to_owned(),
             pods: String::new(),
             claimants: vec![claimant("a", is_address), claimant("b", is_address)],

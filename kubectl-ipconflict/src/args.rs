@@ -3,7 +3,27 @@
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use detector_client::packaging::{CompletionsArgs, ManArgs};
+use detector_client::packaging::{self, CompletionsArgs, ManArgs};
+
+/// The sections of `--help` and of the manual page.
+const HELP: &str = "\
+Exit status:
+  0  there is no conflict
+  1  there are conflicts
+  2  no conflict is known, but not every agent could be asked or sees everything
+
+Examples:
+  The conflicts and anomalies of all nodes:
+    kubectl ipconflict
+  Who has an address, and why it is contested:
+    kubectl ipconflict who-has 10.244.2.12
+    kubectl ipconflict explain 10.244.2.12
+
+Files:
+  ~/.kube/config  how to reach the cluster (--kubeconfig)
+
+See also:
+  kubectl(1), detector-agent(1)";
 
 /// Shows the IP address conflicts and anomalies of a cluster, as the agents on its nodes know them.
 ///
@@ -13,7 +33,8 @@ use detector_client::packaging::{CompletionsArgs, ManArgs};
 #[command(
     name = "kubectl-ipconflict",
     bin_name = "kubectl ipconflict",
-    version,
+    version = packaging::version(),
+    after_help = HELP,
     max_term_width = 110,
     args_conflicts_with_subcommands = false
 )]

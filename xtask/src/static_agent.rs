@@ -32,6 +32,19 @@ pub(crate) fn build(
     let object = ebpf::build(workspace)?;
     let mut command = cargo(workspace, "build", architecture, executables)?;
     command.args(profile.flag()).env(OBJECT_VARIABLE, object);
+    // Without git, or outside of a checkout, the version does not name it.
+    let mut git = Command::new("git");
+    git.current_dir(workspace.root());
+    git.args([
+        "describe",
+        "--always",
+        "--dirty",
+        "--exclude=*",
+        "--abbrev=12",
+    ]);
+    if let Ok(commit) = process::output(&mut git) {
+        command.env("IPCONFLICT_COMMIT", commit.trim_end());
+    }
     process::run(&mut command)
         .with_context(|| format!("{executables:?} for {} not built", architecture.name()))?;
     Ok(target_dir(workspace)

@@ -171,7 +171,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         reporter.add_sink(Box::new(sink));
         posting
     });
-    let fleet_store = store.clone();
+    let (fleet_store, diagnosis_store) = (store.clone(), store.clone());
     let persistence = restart::restore(
         store,
         Arc::clone(&history),
@@ -273,7 +273,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             handle.send(LoopMessage::Pool(update))
         };
         let (settings, kube) = (args.common.ipam.clone(), kube.clone());
-        ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
+        let (node, health) = (node.clone(), Arc::clone(&health));
+        let results = args.common.pods.cni_cache_dir.path();
+        ipam::IpamWatcher::new(settings, node, kube, results, health, emit)
     };
     let watched = Watched {
         pods: Arc::clone(&pods),
@@ -308,8 +310,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
         export_claims: args.export_claims && args.metrics_detail,
     })?;
     let diagnosed = handle.clone();
-    let collector =
-        Collector::new(&args.common.ipam, settings, kube, watched).map_err(AgentError::Start)?;
+    let collector = Collector::new(&args.common.ipam, settings, kube, watched)
+        .map_err(AgentError::Start)?
+        .stored(diagnosis_store);
     // Not joined: it only reads, and ends when the event loop has.
     threads::spawn("diagnosis", move || {
         let emit = move |id, address, is_news| {

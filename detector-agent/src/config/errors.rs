@@ -31,13 +31,22 @@ impl Errors {
         self.0.push(SettingError { path, text });
     }
 
+    /// Whether there is an error about `path` itself.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|error| error.path == path)
+    }
+
+    /// Removes the errors about `path`.
+    pub(super) fn remove(&mut self, path: &str) {
+        self.0.retain(|error| error.path != path);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All errors in the order of the file, `text`, each with its line.
-    pub(super) fn with_lines(self, text: &str) -> Vec<String> {
-        let lines = LineNumbers::of(text);
+    /// All errors in the order of the file, each with its line.
+    pub(super) fn with_lines(self, lines: &Places) -> Vec<String> {
         let mut errors: Vec<_> = self
             .0
             .into_iter()
@@ -52,22 +61,33 @@ impl Errors {
     }
 }
 
+/// The most similar name, if there is one that is meant.
+pub(super) fn similar<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let similarity = |name: &&str| strsim::normalized_damerau_levenshtein(key, name);
+    let similar = names.max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
+    similar.filter(|name| similarity(name) > SIMILAR)
+}
+
 /// A similar name, or all names.
 pub(super) fn suggestion<'n>(key: &str, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<_> = names.collect();
-    let similarity = |name: &&str| strsim::normalized_damerau_levenshtein(key, name);
-    let similar = names
-        .iter()
-        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    match similar.filter(|name| similarity(name) > SIMILAR) {
+    match similar(key, names.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("supported: {}", names.join(", ")),
     }
 }
 
-/// The line of each value of a YAML document, by its path. The deserialiser does not keep them, so the text is parsed again.
+/// The line and the text of each value of a YAML document, by its path. The deserialiser does not keep them, so the document is
+/// parsed again.
 #[derive(Debug, Default)]
-struct LineNumbers(HashMap<String, usize>);
+pub(super) struct Places(HashMap<String, Place>);
+
+#[derive(Debug)]
+struct Place {
+    line: usize,
+    /// A scalar as it is written.
+    text: Option<String>,
+}
 
 /// A mapping or sequence that is being read.
 enum Collection {
@@ -102,8 +122,8 @@ impl Collection {
     }
 }
 
-impl LineNumbers {
-    fn of(text: &str) -> Self {
+impl Places {
+    pub(super) fn of(text: &str) -> Self {
         let mut lines = Self::default();
         let mut open: Vec<Collection> = Vec::new();
         // What follows an error has no lines; the deserialiser has read the text without one.
@@ -123,7 +143,10 @@ impl LineNumbers {
             };
             // The key comes before the value: its line is the setting's.
             if !place.is_empty() {
-                lines.0.entry(place.clone()).or_insert(span.start.line());
+                let line = span.start.line();
+                let known = lines.0.entry(place.clone());
+                let known = known.or_insert(Place { line, text: None });
+                known.text = scalar.map(str::to_owned);
             }
             match event {
                 Event::MappingStart(..) => open.push(Collection::Mapping(place, None)),
@@ -134,12 +157,17 @@ impl LineNumbers {
         lines
     }
 
+    /// The scalar at `path` as it is written.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        self.0.get(path)?.text.as_deref()
+    }
+
     /// The line of the value at `path`, or of the innermost collection that would contain it.
     fn line(&self, path: &str) -> Option<usize> {
         let mut path = path;
         loop {
             if let Some(line) = self.0.get(path) {
-                return Some(*line);
+                return Some(line.line);
             }
             path = &path[..path.rfind(['.', '['])?];
         }
@@ -154,7 +182,7 @@ mod tests {
     fn each_value_has_its_line() {
         let text = "# comment\nallow:\n- 10.0.0.0/8\n- ? {odd: key}\n  : x\n\nwebhooks:\n\
                     - name: a\n  only: {kinds: [host,\n    x], header.name: y}\n- &anchor\n  name: |\n    long\n- *anchor\nlast: 1\n";
-        let lines = LineNumbers::of(text);
+        let lines = Places::of(text);
         for (path, line) in [
             ("allow", 2),
             ("allow[0]", 3),

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
 use super::{
-    errors::{Errors, suggestion},
+    errors::{Errors, similar, suggestion},
     file::kind,
 };
 
@@ -19,6 +19,8 @@ pub(super) struct Fields<'e> {
     remaining: Mapping,
     /// Keys that were read, suggested in the error for an unknown key.
     known: Vec<&'static str>,
+    /// Keys that are not there, which are errors.
+    missing: Vec<&'static str>,
     errors: &'e mut Errors,
 }
 
@@ -42,6 +44,7 @@ impl<'e> Fields<'e> {
             path,
             remaining,
             known: Vec::new(),
+            missing: Vec::new(),
             errors,
         }
     }
@@ -92,6 +95,19 @@ impl<'e> Fields<'e> {
         self.errors.add(&format!("{}.{key}", self.path), reason);
     }
 
+    /// Whether the value of `key` is known to be invalid.
+    pub(super) fn is_invalid(&self, key: &str) -> bool {
+        self.errors.has(&format!("{}.{key}", self.path))
+    }
+
+    /// Adds the error that `key` is missing, unless it is there and invalid.
+    pub(super) fn add_missing(&mut self, key: &'static str, reason: &dyn std::fmt::Display) {
+        if !self.is_invalid(key) {
+            self.missing.push(key);
+            self.add_error(key, reason);
+        }
+    }
+
     /// Adds an error for every key that was not read.
     pub(super) fn finish(self) {
         for key in self.remaining.keys() {
@@ -99,6 +115,10 @@ impl<'e> Fields<'e> {
                 .as_str()
                 .map_or_else(|| kind(key).to_owned(), str::to_owned);
             let path = format!("{}.{name}", self.path);
+            // A wrong name is not a missing value as well.
+            if let Some(meant) = similar(&name, self.missing.iter().copied()) {
+                self.errors.remove(&format!("{}.{meant}", self.path));
+            }
             let suggestion = suggestion(&name, self.known.iter().copied());
             let text = format!("`{path}` is not a setting; {suggestion}");
             self.errors.add_sentence(&path, text);

@@ -7,7 +7,7 @@ use serde_yaml_ng::{Mapping, Value};
 
 use super::{
     ConfigError,
-    errors::{Errors, suggestion},
+    errors::{Errors, Places, suggestion},
     sinks::{SECTIONS, read_section},
 };
 use crate::sinks::settings::SinkSettings;
@@ -76,6 +76,7 @@ pub(super) fn settings_from(
     file: &ConfigFile,
 ) -> Result<(Vec<OsString>, SinkSettings), ConfigError> {
     let mut errors = Errors::default();
+    let places = Places::of(&file.text);
     let mut flags = Vec::new();
     let mut sinks = SinkSettings::default();
     let mut names = BTreeSet::new();
@@ -101,7 +102,7 @@ pub(super) fn settings_from(
             errors.add_sentence(key, text);
             continue;
         };
-        let Some(as_flags) = flags_of(argument, key, value, &mut errors) else {
+        let Some(as_flags) = flags_of(argument, key, value, &places, &mut errors) else {
             continue;
         };
         let parse = |flags: &[OsString]| {
@@ -131,7 +132,7 @@ pub(super) fn settings_from(
     } else {
         Err(ConfigError::Settings {
             path: file.shown.clone(),
-            errors: errors.with_lines(&file.text),
+            errors: errors.with_lines(&places),
         })
     }
 }
@@ -153,6 +154,7 @@ fn flags_of(
     argument: &Arg,
     key: &str,
     value: &Value,
+    places: &Places,
     errors: &mut Errors,
 ) -> Option<Vec<(String, OsString)>> {
     let as_flag = |value: String| OsString::from(format!("--{key}={value}"));
@@ -167,7 +169,7 @@ fn flags_of(
             let mut flags = Vec::new();
             for (n, item) in items.iter().enumerate() {
                 let path = format!("{key}[{n}]");
-                match scalar(item) {
+                match written(item, &path, places) {
                     Ok(value) => flags.push((path, as_flag(value))),
                     Err(found) => {
                         let text = format!("`{path}` is {found}; expected one value");
@@ -177,7 +179,7 @@ fn flags_of(
             }
             Some(flags)
         }
-        value => match scalar(value) {
+        value => match written(value, key, places) {
             Ok(value) => Some(vec![(key.to_owned(), as_flag(value))]),
             Err(found) => {
                 let text = format!("`{key}` is {found}; expected {expected}");
@@ -185,6 +187,20 @@ fn flags_of(
                 None
             }
         },
+    }
+}
+
+/// A value as it is written: `1.10` is a name, not the number 1.1.
+fn written(value: &Value, path: &str, places: &Places) -> Result<String, &'static str> {
+    let text = places.text(path).filter(|_| value.is_number());
+    let is_decimal = |text: &&str| {
+        text.starts_with(|c: char| c.is_ascii_digit())
+            && !text.starts_with("0x")
+            && !text.starts_with("0o")
+    };
+    match text.filter(is_decimal) {
+        Some(text) => Ok(text.to_owned()),
+        None => scalar(value),
     }
 }
 
@@ -210,10 +226,16 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
+/// What is wrong, and the values that are possible.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    let values = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("[possible values: "));
+    values.map_or_else(|| line.to_owned(), |values| format!("{line} {values}"))
 }
 
 /// A similar setting, or the list of all settings.

@@ -9,7 +9,7 @@ mod fields;
 pub(crate) mod file;
 mod sinks;
 
-use std::ffi::OsString;
+use std::{collections::BTreeSet, ffi::OsString};
 
 use clap::{CommandFactory, FromArgMatches};
 use detector_event::counted;
@@ -57,6 +57,27 @@ pub enum ConfigError {
         /// One sentence per invalid setting.
         errors: Vec<String>,
     },
+}
+
+/// What is said about a variable that looks like a setting and is none.
+///
+/// It is no error: Kubernetes adds variables such as `IPCONFLICT_PORT` for a Service that is called `ipconflict`.
+#[must_use]
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let command = Cli::command();
+    let arguments = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments);
+    let known = arguments.filter_map(|argument| argument.get_env()?.to_str());
+    let known: BTreeSet<&str> = known.collect();
+    let unknown = names.filter(|name| name.starts_with("IPCONFLICT_") && !known.contains(&**name));
+    let sentence = |name: String| match errors::similar(&name, known.iter().copied()) {
+        Some(meant) => {
+            format!("the environment variable {name} is not a setting; did you mean {meant}?")
+        }
+        None => format!("the environment variable {name} is not a setting"),
+    };
+    unknown.map(sentence).collect()
 }
 
 /// Parses the command line, the environment variables and the file given with `--config`.
@@ -128,6 +149,55 @@ mod tests {
         }
         assert!(errors.contains("between 1s and 366d"), "{errors}");
         assert!(!errors.contains("min-duration"), "{errors}");
+    }
+
+    #[test]
+    fn one_mistake_is_one_error_with_the_allowed_values() {
+        let cases = [
+            ("attach: tcy\n", "[possible values: auto, tc, tcx]"),
+            (
+                "webhooks: [{nam: a, url: 'http://a'}]\n",
+                "did you mean `name`?",
+            ),
+            ("webhooks: [{name: [a], url: 'http://a'}]\n", "name"),
+            (
+                "webhooks: [{name: a, url: 'ftp://a'}]\n",
+                "`webhooks[0].url`",
+            ),
+            (
+                "webhooks: [{name: a, url: 'http://a', url-file: /x}]\n",
+                "conflicts with `url`",
+            ),
+            (
+                "webhooks: [{name: a, url: 'http://a', format: slak, routing-key-file: /x}]\n",
+                "slack",
+            ),
+        ];
+        for (file, expected) in cases {
+            let error = run_with(file, &[]).unwrap_err().to_string();
+            assert!(error.contains(" 1 invalid setting:"), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn number_in_the_file_stays_as_it_is_written() {
+        let args = run_with("cluster-name: 1.10\nnode-name: 007\nflap-moves: 6\n", &[]).unwrap();
+        assert_eq!(args.common.cluster_name.as_deref(), Some("1.10"));
+        assert_eq!(args.common.node_name.as_deref(), Some("007"));
+        assert_eq!(args.flap_moves, 6);
+    }
+
+    #[test]
+    fn variable_that_is_no_setting_is_named_with_a_similar_one() {
+        let names = ["IPCONFLICT_CLAIM_TLL", "IPCONFLICT_LISTEN", "PATH"];
+        let unknown = unknown_variables(names.map(str::to_owned).into_iter());
+        assert_eq!(
+            unknown,
+            [
+                "the environment variable IPCONFLICT_CLAIM_TLL is not a setting; did you mean IPCONFLICT_CLAIM_TTL?"
+            ]
+        );
     }
 
     #[test]

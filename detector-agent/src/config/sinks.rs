@@ -60,14 +60,15 @@ fn webhook(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<Webh
     let endpoint = endpoint(fields, default);
     let routing_key_file = fields.take("routing-key-file");
     match (format, &routing_key_file) {
-        (Format::Pagerduty, None) => fields.add_error(
+        (Format::Pagerduty, None) => fields.add_missing(
             "routing-key-file",
             &"is missing; the format pagerduty needs the file with the integration's routing key",
         ),
-        (Format::Cloudevents | Format::Slack, Some(_)) => fields.add_error(
-            "routing-key-file",
-            &"is supported only with the format pagerduty",
-        ),
+        (Format::Cloudevents | Format::Slack, Some(_)) if !fields.is_invalid("format") => fields
+            .add_error(
+                "routing-key-file",
+                &"is supported only with the format pagerduty",
+            ),
         _ => {}
     }
     Some(WebhookSettings {
@@ -132,9 +133,9 @@ fn check_labels(fields: &mut Fields<'_>, key: &str, labels: &BTreeMap<String, St
 /// The sink's name, which is added to `names`.
 fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let Some(name) = fields.take::<String>("name") else {
-        fields.add_error(
+        fields.add_missing(
             "name",
-            &"is missing or invalid; every sink needs a name, which appears in metrics and logs",
+            &"is missing; every sink needs a name, which appears in metrics and logs",
         );
         return None;
     };
@@ -174,10 +175,10 @@ fn endpoint(fields: &mut Fields<'_>, default: Option<Uri>) -> Option<Endpoint> {
         }
         (given, file) => given.or(file).or(default.map(UrlSource::Given)),
     };
-    if url.is_none() {
-        fields.add_error(
+    if url.is_none() && !fields.is_invalid("url-file") {
+        fields.add_missing(
             "url",
-            &"is missing or invalid; give `url`, or `url-file` if the URL is a secret",
+            &"is missing; give `url`, or `url-file` if the URL is a secret",
         );
     }
     let client_cert_file = fields.take("client-cert-file");

@@ -64,6 +64,21 @@ pub(super) fn on_other_node(
     }
 }
 
+/// Leaves out what is recorded or seen of a claimant's addresses, because these may be in another network than the claim.
+pub(super) fn leave_out_records(facts: &mut ClaimantFacts, why: &str) {
+    let device = &facts.device;
+    let what = |what: &str| format!("{what} {device}");
+    facts.cni_results = not_checked(what("the CNI results of"), why);
+    facts.allocated_addresses = not_checked(what("the allocations of"), why);
+    facts.assignment = not_checked(what("the address in the namespace of"), why);
+    if let Known::Value(sandbox, _) = &mut facts.sandbox {
+        sandbox.addresses.clear();
+    }
+    if let Known::Value(pod, _) = &mut facts.pod {
+        pod.addresses.clear();
+    }
+}
+
 /// The pod that an anomaly is about.
 pub(super) fn of_anomaly(
     data: &AnomalyData,

@@ -1,6 +1,12 @@
 //! Collects the facts about one finding.
 
-use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use detector_engine::{
     AnomalyKind, ConflictKind, ConflictScope, IfIndex,
@@ -25,7 +31,8 @@ use super::{
 use crate::{
     ipam::{IpamSettings, calico::FollowedBlocks},
     kube_client::KubeClient,
-    pods::{PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
+    persist::store::Store,
+    pods::{PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// What is to be explained.
@@ -56,6 +63,8 @@ struct Subject<'e> {
     node: &'e str,
     /// The pods, without the node itself.
     claimants: Vec<Candidate>,
+    /// Why the records of network plugins and IPAM have nothing to do with it.
+    records: Result<(), &'static str>,
     /// The index of the claimant that had the address last.
     newest: Known<usize>,
     /// The routes of the kernel, or why they are not known.
@@ -69,6 +78,8 @@ struct Subject<'e> {
 const MOVES: &str = "moves of the address by announcements";
 /// Why a fact is not collected.
 const NOT_NEEDED: &str = "no cause of this finding depends on it";
+/// The same for records: what a pod announces in a VLAN may be on a VLAN interface inside it, which no network plugin knows.
+const IN_VLAN: &str = "it is not known which network of the pods is in the VLAN";
 
 /// What other threads keep up to date.
 #[derive(Clone, Debug, Default)]
@@ -106,15 +117,18 @@ impl Collector {
         Ok(Self {
             sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&watched.pods)),
             pools: PoolReader::new(ipam, &watched),
-            results: match &settings.cni_cache_dir {
-                PathSetting::At(directory) => Some(directory.clone()),
-                PathSetting::Off => None,
-            },
+            results: settings.cni_cache_dir.path().map(Path::to_owned),
             plugins: watched.plugins,
             versions: Versions::default(),
             nodes: OtherNodes::default(),
             requests: Requests::new(kube)?,
         })
+    }
+
+    /// Continues in `store` what is known of the datastore from before the agent's start.
+    pub(crate) fn stored(mut self, store: Option<Arc<Store>>) -> Self {
+        self.versions = Versions::stored(store);
+        self
     }
 
     /// With a runtime that lists these sandboxes, whether or not each is ready.
@@ -142,16 +156,13 @@ impl Collector {
         self.pools.refresh(due);
         self.sandboxes.refresh(due);
         let subject = match finding {
-            Finding::Conflict(data) => self.conflict(data)?,
+            Finding::Conflict(data) => self.conflict(data),
             Finding::Anomaly(data) => self.anomaly(data)?,
         };
         Some(self.collect(subject, due))
     }
 
-    fn conflict<'e>(&mut self, data: &'e ConflictData) -> Option<Subject<'e>> {
-        if !data.is_diagnosed() {
-            return None;
-        }
+    fn conflict<'e>(&mut self, data: &'e ConflictData) -> Subject<'e> {
         let mut own = data
             .present()
             .filter(|claimant| is_on(claimant, &data.node));
@@ -164,17 +175,28 @@ impl Collector {
                 &mut self.requests,
             ),
         };
-        Some(Subject {
+        let mut claimants = self.conflict_claimants(data);
+        let is_assigned = |candidate: &Candidate| candidate.facts.assignment.value().is_some();
+        let is_unrelated = data.vlan.is_some() && !claimants.iter().all(is_assigned);
+        if is_unrelated {
+            let facts = claimants.iter_mut().map(|candidate| &mut candidate.facts);
+            facts.for_each(|facts| claimants::leave_out_records(facts, IN_VLAN));
+        }
+        Subject {
             finding: FindingKind::Conflict(data.kind),
             address: data.address,
             gateway: None,
             node: &data.node,
-            claimants: self.conflict_claimants(data),
+            claimants,
+            records: if is_unrelated { Err(IN_VLAN) } else { Ok(()) },
             newest: newest(data),
-            routing: Routing::around(device.map(|claimant| claimant.ifindex)),
+            routing: match data.vlan {
+                Some(_) => Err("the node does not route the VLAN".to_owned()),
+                None => Routing::around(device.map(|claimant| claimant.ifindex)),
+            },
             nodes,
             moved_at: moved_at(data),
-        })
+        }
     }
 
     fn anomaly<'e>(&mut self, data: &'e AnomalyData) -> Option<Subject<'e>> {
@@ -188,6 +210,7 @@ impl Collector {
                 gateway: None,
                 node: &data.node,
                 claimants: Vec::new(),
+                records: Ok(()),
                 newest: Known::Absent(Source::Engine),
                 routing: Err(NOT_NEEDED.to_owned()),
                 nodes: self.nodes.with_range(
@@ -216,6 +239,7 @@ impl Collector {
             gateway,
             node: &data.node,
             claimants: vec![Candidate::new(holder, pod.as_deref())],
+            records: Ok(()),
             newest: Known::Absent(Source::Engine),
             routing,
             nodes: not_checked("the podCIDRs of other nodes", NOT_NEEDED),
@@ -266,14 +290,17 @@ impl Collector {
             gateway,
             node,
             mut claimants,
+            records,
             newest,
             routing,
             nodes,
             moved_at,
         } = subject;
-        let pool = match claimants.is_empty() {
-            true => Err(NOT_NEEDED.to_owned()),
-            false => self.pools.find(address, node, &mut self.requests),
+        let recorded_at = self.pools.recorded_at(address);
+        let pool = match records {
+            Err(why) => Err(why.to_owned()),
+            Ok(()) if claimants.is_empty() => Err(NOT_NEEDED.to_owned()),
+            Ok(()) => self.pools.find(address, node, &mut self.requests),
         };
         for Candidate {
             facts: claimant,
@@ -282,7 +309,9 @@ impl Collector {
         } in &mut claimants
         {
             let is_here = claimant.node.is_empty() || claimant.node == node;
-            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_here) else {
+            let is_recorded = is_here && records.is_ok();
+            let (Some(sandbox), Some(directory), true) = (sandbox, &self.results, is_recorded)
+            else {
                 continue;
             };
             // The runtime lists a sandbox once all of its networks are set up; before, a result that is missing means nothing.
@@ -297,6 +326,12 @@ impl Collector {
                 claimant.allocated_addresses = pool.addresses_of(sandbox);
             }
         }
+        let pool = match recorded_at {
+            Some(at) if is_given_since(&claimants, address, at) => Err(format!(
+                "the record of {address} was not read since a network plugin returned it to a pod"
+            )),
+            _ => pool,
+        };
         let what = "networks with overlapping ranges";
         let (pool, overlapping_networks) = match pool {
             Ok(pool) => {
@@ -314,7 +349,7 @@ impl Collector {
             let sandbox = self.sandboxes.of(&pod);
             Some((pod, sandbox))
         });
-        if pool.value().is_some_and(PoolFacts::is_calico) {
+        if pool.value().is_some_and(PoolFacts::is_in_datastore) {
             self.versions.refresh(due, &mut self.requests);
         }
         Facts {
@@ -343,6 +378,13 @@ impl Collector {
             sysctls: routing.sysctls,
         }
     }
+}
+
+/// Whether a network plugin may have returned the address to a pod after `time`.
+fn is_given_since(claimants: &[Candidate], address: IpAddr, time: UnixTime) -> bool {
+    let results = claimants.iter().filter_map(|c| c.facts.cni_results.value());
+    let mut given = results.flatten().filter(|r| r.addresses.contains(&address));
+    given.any(|result| result.stored_at.is_none_or(|at| at > time))
 }
 
 /// The address of this family that a pod was given: as its source has it, else the first one on its device.

@@ -60,6 +60,18 @@ impl Requests {
         self.wait_for(answer)
     }
 
+    /// [`KubeClient::cluster_identity`].
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(super) fn cluster_identity(&self) -> Result<String, String> {
+        let Some(kube) = &self.kube else {
+            return Err(NOT_USED.to_owned());
+        };
+        let identity = kube.cluster_identity();
+        self.wait_for(async { identity.await.map_err(|error| error.to_string()) })
+    }
+
     /// The outcome of something that waits.
     ///
     /// # Errors

@@ -250,11 +250,16 @@ impl Routing {
     }
 
     /// The sysctls of the device that takes the pod's packets in.
-    fn sysctls(&self) -> Known<DeviceSysctls> {
+    fn sysctls(&mut self) -> Known<DeviceSysctls> {
         const WHAT: &str = "the sysctls of the device";
-        let Some((_, input)) = &self.input else {
+        let Some((ifindex, input)) = &self.input else {
             return not_checked(WHAT, "the device is gone");
         };
+        let addresses = match self.netlink.node_addresses() {
+            Ok(addresses) => addresses,
+            Err(error) => return not_checked(WHAT, error.to_string()),
+        };
+        let mut addresses = addresses.iter();
         let read = |device: &str, key: &str| {
             let path = format!("{SYSCTLS}/{device}/{key}");
             let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -270,6 +275,7 @@ impl Routing {
                 let sysctls = DeviceSysctls {
                     rp_filter,
                     proxy_arp: proxy_arp != 0,
+                    has_address: addresses.any(|(on, a)| on == ifindex && a.is_ipv4()),
                 };
                 let path = format!("net/ipv4/conf/{}", input.name);
                 Known::Value(sysctls, Source::Sysctl(path))

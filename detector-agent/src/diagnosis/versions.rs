@@ -2,16 +2,23 @@
 //!
 //! The resource version of a list that is not read from a cache is the revision of etcd, which only grows, unless a backup is restored.
 //! It is read every ten minutes, and with each diagnosis that depends on it. A restore is missed if the datastore has grown past the
-//! version that was read last by the time of the next one.
+//! version that was read last by the time of the next one. With `--state-dir`, what was read before a restart of the agent counts as
+//! well.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ::kube::{Api, Client, api::ListParams};
 use detector_engine::diagnosis::{Known, ResourceVersions, Source, UnixTime};
 use detector_event::WallTime;
 use k8s_openapi::api::core::v1::Pod;
+use redb::{Database, ReadableTable as _, TableDefinition};
+use tracing::debug;
 
 use super::{claimants::unix, files::not_checked, requests::Requests};
+use crate::persist::store::{Store, StoreError};
 
 /// Time between two reads without a diagnosis.
 const PERIOD: Duration = Duration::from_mins(10);
@@ -20,8 +27,17 @@ const RETRY: Duration = Duration::from_mins(1);
 /// A restored etcd may have been configured to continue from a version that it never reached before (`--bump-revision`, by default by a
 /// thousand million), so that watches notice.
 const BUMP: u64 = 500_000_000;
+/// Longest time without a read after which greater versions still exclude a restore: within it, a datastore can only have grown past
+/// its last version if the backup was about as young.
+const MAX_GAP: Duration = Duration::from_mins(30);
 
-/// The versions since the agent started.
+/// In nanoseconds since the epoch: the first read, the last one, and its version; and of a restore, version and time before, version and
+/// time after it.
+type Record = (u64, u64, u64, Option<(u64, u64, u64, u64)>);
+/// By [`Requests::cluster_identity`], for one cluster.
+const TABLE: TableDefinition<'_, &str, Record> = TableDefinition::new("state.resource-versions");
+
+/// The versions since the agent started, or with a store since it was first started.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     /// The first one, unless the datastore is known to have been replaced since.
@@ -31,9 +47,20 @@ pub(super) struct Versions {
     restored: Option<ResourceVersions>,
     read_at: Option<Instant>,
     failed: Option<String>,
+    store: Option<Arc<Store>>,
+    /// Once the store was read.
+    cluster: Option<String>,
 }
 
 impl Versions {
+    /// Keeps them in a store.
+    pub(super) fn stored(store: Option<Arc<Store>>) -> Self {
+        Self {
+            store,
+            ..Self::default()
+        }
+    }
+
     /// When to read the next one.
     pub(super) fn due(&self) -> Instant {
         let period = if self.failed.is_some() { RETRY } else { PERIOD };
@@ -55,8 +82,57 @@ impl Versions {
         let version = requests.kube(current);
         self.failed = version.as_ref().err().cloned();
         if let (Ok(version), Some(now)) = (version, unix(WallTime::now())) {
+            self.load(requests, now);
             self.note(version, now);
+            self.save();
         }
+    }
+
+    /// Continues from what an earlier agent stored about this cluster.
+    fn load(&mut self, requests: &Requests, now: UnixTime) {
+        let Some(store) = self.store.clone().filter(|_| self.cluster.is_none()) else {
+            return;
+        };
+        let cluster = match requests.cluster_identity() {
+            Ok(cluster) => cluster,
+            Err(why) => {
+                debug!("resource versions are not kept: {why}");
+                self.store = None;
+                return;
+            }
+        };
+        match access(&store, |database| read(database, &cluster)) {
+            Some(Some(record)) => self.continue_from(record, now),
+            Some(None) => {}
+            None => return,
+        }
+        self.cluster = Some(cluster);
+    }
+
+    fn continue_from(&mut self, record: Record, now: UnixTime) {
+        let (first_at, last_at, version, restored) = record;
+        let gap = Duration::from_nanos(now.0.saturating_sub(last_at));
+        self.first_at = (gap <= MAX_GAP).then_some(UnixTime(first_at));
+        self.last = Some((UnixTime(last_at), version));
+        self.restored = restored.map(|(before, kept_at, now, noticed_at)| ResourceVersions {
+            before,
+            kept_at: UnixTime(kept_at),
+            now,
+            noticed_at: UnixTime(noticed_at),
+        });
+    }
+
+    fn save(&self) {
+        let (Some(store), Some(cluster)) = (&self.store, &self.cluster) else {
+            return;
+        };
+        let Some((first_at, (last_at, version))) = self.first_at.zip(self.last) else {
+            return;
+        };
+        let restored = self.restored.as_ref();
+        let restored = restored.map(|r| (r.before, r.kept_at.0, r.now, r.noticed_at.0));
+        let record = (first_at.0, last_at.0, version, restored);
+        access(store, |database| write(database, cluster, record));
     }
 
     fn note(&mut self, version: u64, now: UnixTime) {
@@ -102,6 +178,41 @@ impl Versions {
     }
 }
 
+/// `None` if the store cannot be used, which others report.
+fn access<T>(store: &Store, access: impl FnOnce(&Database) -> Result<T, StoreError>) -> Option<T> {
+    let database = store.database();
+    let outcome = database.and_then(|database| {
+        let outcome = access(&database);
+        if outcome.is_err() {
+            store.failed(database);
+        }
+        outcome
+    });
+    outcome
+        .inspect_err(|error| debug!("resource versions are not kept: {error}"))
+        .ok()
+}
+
+fn read(database: &Database, cluster: &str) -> Result<Option<Record>, StoreError> {
+    let transaction = database.begin_write()?;
+    let record = {
+        let table = transaction.open_table(TABLE)?;
+        table.get(cluster)?.map(|record| record.value())
+    };
+    transaction.commit()?;
+    Ok(record)
+}
+
+fn write(database: &Database, cluster: &str, record: Record) -> Result<(), StoreError> {
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(TABLE)?;
+        table.retain(|known, _| known == cluster)?;
+        table.insert(cluster, record)?;
+    }
+    Ok(transaction.commit()?)
+}
+
 /// The version of a list from etcd.
 async fn current(client: Client) -> Result<u64, String> {
     let pods: Api<Pod> = Api::all(client);
@@ -141,6 +252,36 @@ mod tests {
         assert_eq!((facts.before, facts.now), (9_100, 7_000));
         assert_eq!(facts.kept_at, UnixTime(2 * SECOND));
         assert_eq!(facts.noticed_at, UnixTime(3 * SECOND));
+    }
+
+    #[test]
+    fn versions_of_an_earlier_run_count_unless_it_was_long_ago() {
+        let hours = |n: u64| n * 3_600 * SECOND;
+        let record = (hours(1), hours(9), 9_500, None);
+        let continued = |version: u64, now: u64| {
+            let mut versions = Versions::default();
+            versions.continue_from(record, UnixTime(now));
+            versions.note(version, UnixTime(now));
+            versions.facts().value().unwrap().clone()
+        };
+        let soon = hours(9) + 600 * SECOND;
+        assert_eq!(continued(9_600, soon).kept_at, UnixTime(hours(1)));
+        assert_eq!(continued(9_600, hours(10)).kept_at, UnixTime(hours(10)));
+        // One that went back did so whenever that was.
+        let restored = continued(7_000, hours(30));
+        assert_eq!((restored.before, restored.now), (9_500, 7_000));
+    }
+
+    #[test]
+    fn only_the_last_cluster_is_kept() {
+        let store = Store::in_memory();
+        let record = (1, 2, 3, Some((4, 5, 6, 7)));
+        for cluster in ["first", "second"] {
+            access(&store, |database| write(database, cluster, record)).unwrap();
+        }
+        let kept = |cluster: &str| access(&store, |database| read(database, cluster)).unwrap();
+        assert_eq!(kept("first"), None);
+        assert_eq!(kept("second"), Some(record));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use tokio::time::Instant;
 
 use super::registry::Answer;
 
+/// The verb of a replacement in metrics.
+pub(super) const UPDATE: &str = "update";
+
 /// The end of a request.
 pub(super) struct Done {
     pub(super) origin: Origin,
@@ -26,7 +29,7 @@ pub(super) fn verb(request: &Request) -> &'static str {
     match request {
         Request::CreateClaim(_) | Request::CreateConflict(_) => "create",
         Request::GetClaim | Request::GetConflict | Request::GetNode(_) => "get",
-        Request::ReplaceClaim(..) | Request::ReplaceConflict(..) => "update",
+        Request::ReplaceClaim(..) | Request::ReplaceConflict(..) => UPDATE,
         Request::DeleteClaim(_) | Request::DeleteConflict(_) => "delete",
     }
 }

@@ -27,7 +27,7 @@ pub const MAX_PUBLISHED: usize = 64;
 pub struct ConflictUpdate {
     /// The object's name.
     pub name: String,
-    /// Its content; `None` if the conflict is over, or is no longer published.
+    /// Its content, resolved if the conflict is over; `None` if it is no longer published.
     pub spec: Option<Box<ConflictSpec>>,
 }
 
@@ -88,9 +88,16 @@ impl ConflictSelector {
                 });
             }
         }
-        let gone = previous.objects.into_keys();
-        let gone = gone.filter(|name| !now.objects.contains_key(name));
-        updates.extend(gone.map(|name| ConflictUpdate { name, spec: None }));
+        let open: BTreeSet<_> = conflicts.iter().map(object_name).collect();
+        for (name, mut spec) in previous.objects {
+            if now.objects.contains_key(&name) {
+                continue;
+            }
+            spec.state = ConflictState::Resolved;
+            spec.resolved_at = Some(moment.wall());
+            let spec = (!open.contains(&name)).then_some(spec);
+            updates.push(ConflictUpdate { name, spec });
+        }
         if !now.objects.is_empty() {
             self.published.insert(address, now);
         }
@@ -164,6 +171,7 @@ fn spec(
         state: ConflictState::Active,
         confidence: conflict.confidence,
         raised_at: Some(moment.wall_at(conflict.raised_at)),
+        resolved_at: None,
         nodes: String::new(),
         pods: detector_fleet::columns(&claimants).1,
         claimants,

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, panic::resume_unwind, sync::Arc, time::Duration
 
 use detector_event::WallTime;
 use detector_fleet::{
-    Effect, Identity, LocalClaim, Mode, Protocol, Report, Request, Subject,
+    Effect, Identity, LocalClaim, Mode, Outcome, Protocol, Report, Request, Stored, Subject,
     objects::{ConflictSpec, Party},
 };
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use super::{
     ConflictUpdate, FleetSettings, Inbox,
-    calls::{Done, Origin, outcome_name, verb},
+    calls::{Done, Origin, UPDATE, outcome_name, verb},
     clock::Clock,
     health::{FleetHealth, Way},
     journal::Journal,
@@ -205,6 +205,8 @@ impl Driver {
     /// The next request with the name of its object. Those of the comparison between nodes go first.
     fn next_request(&mut self) -> Option<(Origin, String, Request)> {
         let now = self.clock.now();
+        let has_room = self.local_conflicts.has_room();
+        self.protocol.keep_resolved(has_room);
         if let Some(call) = self.protocol.next_request(now, WallTime::now()) {
             let name = call.subject.object_name();
             return Some((Origin::Protocol(call.id), name, call.request));
@@ -239,10 +241,25 @@ impl Driver {
         self.answered(sent_at, answer.problem.as_ref());
         let now = self.clock.now();
         match origin {
-            Origin::Protocol(id) => self.protocol.answer(now, id, answer.outcome),
+            Origin::Protocol(id) => {
+                if let (UPDATE, Outcome::Conflict(stored)) = (verb, &answer.outcome) {
+                    self.follow_resolved(stored);
+                }
+                self.protocol.answer(now, id, answer.outcome);
+            }
             Origin::LocalConflict(name) => {
+                let now = (now, WallTime::now());
                 self.local_conflicts.answer(now, &name, answer.outcome);
             }
+        }
+    }
+
+    /// If this conflict between nodes is one that this agent wrote as resolved, it has to be deleted.
+    fn follow_resolved(&mut self, stored: &Stored<ConflictSpec>) {
+        if stored.spec.is_resolved() {
+            let now = (self.clock.now(), WallTime::now());
+            let name = stored.spec.address.object_name();
+            self.local_conflicts.found(now, name, stored.clone());
         }
     }
 
@@ -334,16 +351,24 @@ impl Driver {
             WatchUpdate::Changed(conflict) => {
                 self.watch_works(Way::Watch);
                 match *conflict {
-                    WatchedConflict::Fleet(stored) => self.protocol.conflict_changed(now, stored),
+                    WatchedConflict::Fleet(stored) => {
+                        self.follow_resolved(&stored);
+                        self.protocol.conflict_changed(now, stored);
+                    }
                     WatchedConflict::Local(name, stored) => {
-                        self.local_conflicts.found(name, stored)
+                        let now = (now, WallTime::now());
+                        self.local_conflicts.found(now, name, stored);
                     }
                 }
             }
             WatchUpdate::Deleted(conflict) => {
                 self.watch_works(Way::Watch);
                 match *conflict {
-                    WatchedConflict::Fleet(stored) => self.protocol.conflict_deleted(now, stored),
+                    WatchedConflict::Fleet(stored) => {
+                        let name = stored.spec.address.object_name();
+                        self.local_conflicts.gone(&name);
+                        self.protocol.conflict_deleted(now, stored);
+                    }
                     WatchedConflict::Local(name, _) => self.local_conflicts.gone(&name),
                 }
             }

@@ -1,7 +1,8 @@
-//! Keeps the `IPConflict`s of the conflicts within this node equal to what the node has. Pure.
+//! Keeps the `IPConflict`s of the conflicts within this node equal to what the node has, and deletes those that are resolved, of the
+//! conflicts between nodes as well, an hour after their end. Pure.
 //!
 //! ```text
-//!             create            replace, when it differs
+//!             create            replace, when it differs or is over
 //!  Absent ──────────────► Present ◄───┐
 //!    ▲  ▲                 │  │ └──────┘
 //!    │  └──── delete ─────┘  │ outdated, changed by others, failed
@@ -9,7 +10,10 @@
 //! ```
 //!
 //! Invariants:
-//! - only objects that name this node alone are written or deleted, and only what was read before is replaced or deleted;
+//! - only objects that name this node alone are written, only these and resolved ones are deleted, and only what was read before is
+//!   replaced or deleted;
+//! - at most [`MAX_PUBLISHED`] open conflicts within this node and resolved ones are there, besides what is being written: an open one
+//!   takes the place of the oldest resolved one, and what ends without a place is not kept;
 //! - writes have a budget of their own, so that a pod whose conflicts come and go does not take the requests of the comparison
 //!   between nodes, and causes at most one write every [`WRITE_INTERVAL`] in the long run;
 //! - what an earlier run of the agent left is deleted once it is known what the node has.
@@ -20,22 +24,25 @@ use std::{
 };
 
 use detector_engine::{ConflictScope, Timestamp};
+use detector_event::WallTime;
 use detector_fleet::{Outcome, Request, Stored, objects::ConflictSpec};
 
-use super::conflict_selector::ConflictUpdate;
+use super::conflict_selector::{ConflictUpdate, MAX_PUBLISHED};
 use crate::process::token_bucket::TokenBucket;
 
 /// Writes in a burst, then one each [`WRITE_INTERVAL`].
 const WRITE_BURST: u32 = 128;
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
-/// The most objects that are followed: those of [`super::MAX_PUBLISHED`] conflicts, and what is still to be deleted.
+/// How long a resolved one is kept.
+const KEEP: Duration = Duration::from_secs(3_600);
+/// The most objects that are followed: those of [`MAX_PUBLISHED`] conflicts, and what is still to be deleted.
 const MAX_FOLLOWED: usize = 1024;
 /// Time after which a request that the server refused is tried again.
 const AFTER_REJECTION: Duration = Duration::from_secs(300);
 /// The same of a request that failed; the pace of all requests slows down as well.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// The objects of the conflicts within this node.
+/// The objects of the conflicts within this node, and the resolved ones that this agent has to delete.
 #[derive(Debug)]
 pub(super) struct LocalConflicts {
     node: String,
@@ -54,7 +61,7 @@ struct Entry {
     server: OnServer,
     /// A request was sent, and is not answered yet.
     is_in_flight: bool,
-    /// No request is sent before.
+    /// No request is sent before. Of a resolved one, when it is deleted.
     not_before: Timestamp,
 }
 
@@ -85,11 +92,47 @@ impl Entry {
             (Some(spec), OnServer::Present(stored)) if stored.spec != **spec => Some(
                 Request::ReplaceConflict(stored.version.clone(), (**spec).clone()),
             ),
-            (None, OnServer::Present(stored)) if is_complete => {
+            (None, OnServer::Present(stored)) if is_complete || stored.spec.is_resolved() => {
                 Some(Request::DeleteConflict(stored.version.clone()))
             }
             _ => None,
         }
+    }
+
+    /// The server has this.
+    fn present(&mut self, (now, wall): (Timestamp, WallTime), stored: Stored<ConflictSpec>) {
+        if stored.spec.is_resolved() {
+            self.end_resolving();
+            if self.wanted.is_none() {
+                // A clock that was set back keeps it for no longer.
+                let ago = stored.spec.resolved_at.map_or(KEEP, |at| wall.since(at));
+                self.not_before = now + KEEP.saturating_sub(ago);
+            }
+        }
+        self.server = OnServer::Present(Box::new(stored));
+    }
+
+    /// It has to be read before anything else.
+    fn unknown(&mut self) {
+        if self.is_kept() {
+            self.not_before = Timestamp(0);
+        }
+        self.server = OnServer::Unknown;
+    }
+
+    /// Nothing is left to be kept, or it is.
+    fn end_resolving(&mut self) {
+        self.wanted.take_if(|spec| spec.is_resolved());
+    }
+
+    /// Whether the server has a resolved one.
+    fn is_kept(&self) -> bool {
+        matches!(&self.server, OnServer::Present(stored) if stored.spec.is_resolved())
+    }
+
+    /// Whether it has a place: something is wanted, or kept and not due to be deleted.
+    fn has_place(&self) -> bool {
+        self.wanted.is_some() || self.is_kept() && self.not_before != Timestamp(0)
     }
 }
 
@@ -108,12 +151,44 @@ impl LocalConflicts {
     /// Sets what is to be there. The claimants name this node.
     pub(super) fn set(&mut self, update: ConflictUpdate) {
         self.forget_settled();
+        // It has one already.
+        let has_place = self.places() <= MAX_PUBLISHED;
+        let open = update.spec.as_ref().filter(|spec| !spec.is_resolved());
         if let Some(entry) = self.entries.get_mut(&update.name) {
-            entry.wanted = update.spec;
-        } else if update.spec.is_some() && self.entries.len() < MAX_FOLLOWED {
+            if open.is_some() && entry.is_kept() {
+                // It has begun again.
+                entry.not_before = Timestamp(0);
+            }
+            // What was never there is not kept.
+            let may_be_there = entry.server != OnServer::Absent || entry.is_in_flight;
+            let is_written = open.is_some() || may_be_there && has_place;
+            entry.wanted = update.spec.filter(|_| is_written);
+        } else if open.is_some() && self.entries.len() < MAX_FOLLOWED {
             let mut entry = Entry::new(OnServer::Absent);
             entry.wanted = update.spec;
             self.entries.insert(update.name, entry);
+            self.make_room();
+        }
+    }
+
+    /// Whether a conflict between nodes that ends is kept as resolved.
+    pub(super) fn has_room(&self) -> bool {
+        self.places() < MAX_PUBLISHED
+    }
+
+    fn places(&self) -> usize {
+        self.entries.values().filter(|e| e.has_place()).count()
+    }
+
+    /// Has the oldest resolved one deleted if there are too many.
+    fn make_room(&mut self) {
+        if self.places() <= MAX_PUBLISHED {
+            return;
+        }
+        let kept = self.entries.values_mut();
+        let kept = kept.filter(|e| e.is_kept() && e.has_place() && e.wanted.is_none());
+        if let Some(oldest) = kept.min_by_key(|entry| entry.not_before) {
+            oldest.not_before = Timestamp(0);
         }
     }
 
@@ -141,8 +216,14 @@ impl LocalConflicts {
         }
     }
 
-    /// An object was created or changed.
-    pub(super) fn found(&mut self, name: String, stored: Stored<ConflictSpec>) {
+    /// An object was created or changed: of a conflict within this node, or a resolved one that this agent wrote. `now` is the time as
+    /// both clocks have it.
+    pub(super) fn found(
+        &mut self,
+        now: (Timestamp, WallTime),
+        name: String,
+        stored: Stored<ConflictSpec>,
+    ) {
         self.missing.remove(&name);
         self.forget_settled();
         if let Some(entry) = self.entries.get_mut(&name) {
@@ -152,10 +233,11 @@ impl LocalConflicts {
             };
             // The answer to a request in flight is newer.
             if !is_known && !entry.is_in_flight {
-                entry.server = OnServer::Unknown;
+                entry.unknown();
             }
         } else if self.entries.len() < MAX_FOLLOWED {
-            let entry = Entry::new(OnServer::Present(Box::new(stored)));
+            let mut entry = Entry::new(OnServer::Unknown);
+            entry.present(now, stored);
             self.entries.insert(name, entry);
         }
     }
@@ -166,7 +248,7 @@ impl LocalConflicts {
             && !entry.is_in_flight
             && entry.server != OnServer::Absent
         {
-            entry.server = OnServer::Unknown;
+            entry.unknown();
         }
     }
 
@@ -208,19 +290,29 @@ impl LocalConflicts {
     }
 
     /// The end of a request.
-    pub(super) fn answer(&mut self, now: Timestamp, name: &str, outcome: Outcome) {
+    pub(super) fn answer(
+        &mut self,
+        (now, wall): (Timestamp, WallTime),
+        name: &str,
+        outcome: Outcome,
+    ) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;
         };
         entry.is_in_flight = false;
         match outcome {
+            Outcome::Conflict(stored) if is_own(&stored.spec, &self.node) => {
+                entry.present((now, wall), stored);
+            }
             // Two conflicts of two nodes have the same name; the other one may be gone by then.
-            Outcome::Conflict(stored) if !is_within(&stored.spec, &self.node) => {
+            Outcome::Conflict(_) if entry.wanted.is_some() => {
                 entry.server = OnServer::Unknown;
                 entry.not_before = now + AFTER_REJECTION;
             }
-            Outcome::Conflict(stored) => entry.server = OnServer::Present(Box::new(stored)),
-            Outcome::Deleted | Outcome::NotFound => entry.server = OnServer::Absent,
+            Outcome::Conflict(_) | Outcome::Deleted | Outcome::NotFound => {
+                entry.server = OnServer::Absent;
+                entry.end_resolving();
+            }
             Outcome::AlreadyExists | Outcome::Outdated => entry.server = OnServer::Unknown,
             Outcome::Rejected => entry.not_before = now + AFTER_REJECTION,
             // It may have taken effect.
@@ -230,6 +322,11 @@ impl LocalConflicts {
             }
         }
     }
+}
+
+/// Whether the agent of `node` may delete it: a conflict within this node, or a resolved one between nodes.
+fn is_own(spec: &ConflictSpec, node: &str) -> bool {
+    is_within(spec, node) || spec.scope == ConflictScope::Fleet && spec.is_resolved()
 }
 
 /// Whether this is a conflict within `node`.

@@ -161,8 +161,13 @@ impl Registry {
         };
         let conflict = |version: Option<&Version>, spec: &ConflictSpec| {
             let present = spec.claimants.iter().filter(|who| who.left.is_none());
-            let nodes: Vec<_> = present.map(|who| who.party.node.as_str()).collect();
-            self.object(&conflicts, name, version, spec, &nodes, Some(spec.labels()))
+            let mut nodes: Vec<_> = present.map(|who| who.party.node.as_str()).collect();
+            if spec.is_resolved() {
+                // It goes with the Node whose agent deletes it otherwise.
+                nodes = vec![&self.node];
+            }
+            let labels = Some(spec.labels(&self.node));
+            self.object(&conflicts, name, version, spec, &nodes, labels)
         };
         let built = match request {
             Request::CreateClaim(spec) => target(&claims).create(&post, claim(None, spec)?),

@@ -254,7 +254,7 @@ impl Reader {
         // If it has another version by now, its writer labels it, or the next agent that starts.
         let patch = json!({"metadata": {
             "resourceVersion": version.resource_version,
-            "labels": stored.spec.labels(),
+            "labels": stored.spec.labels(&self.node),
         }});
         match api
             .patch(&name, &PatchParams::default(), &Patch::Merge(patch))

@@ -1,6 +1,6 @@
 //! `/healthz` and `/readyz`.
 
-use detector_event::{PartReport, Role, State, counted};
+use detector_event::{PartReport, Role, State, counted, guidance::runbooks};
 use hyper::{StatusCode, header};
 use serde::Serialize;
 
@@ -51,6 +51,8 @@ struct Ready<'a> {
 struct Details<'a> {
     node: &'a str,
     version: &'static str,
+    /// Where the runbooks are.
+    runbooks: &'static str,
     devices: Option<usize>,
     parts: Vec<PartReport>,
 }
@@ -106,6 +108,7 @@ pub(super) fn ready(app: &App, authorized: bool) -> Reply {
     let details = || Details {
         node: &app.sources.node,
         version: env!("CARGO_PKG_VERSION"),
+        runbooks: runbooks(),
         devices: app.sources.health.devices(),
         parts: parts(app),
     };

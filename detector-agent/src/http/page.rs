@@ -32,14 +32,14 @@ const FILES: [(&str, &str, &str); 11] = [
     ),
     ("/page/dom.js", JAVASCRIPT, include_str!("page/dom.js")),
     (
+        "/page/groups.js",
+        JAVASCRIPT,
+        include_str!("page/groups.js"),
+    ),
+    (
         "/page/health.js",
         JAVASCRIPT,
         include_str!("page/health.js"),
-    ),
-    (
-        "/page/incidents.js",
-        JAVASCRIPT,
-        include_str!("page/incidents.js"),
     ),
     ("/page/why.js", JAVASCRIPT, include_str!("page/why.js")),
 ];

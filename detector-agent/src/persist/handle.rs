@@ -12,10 +12,11 @@ use std::{
 };
 
 use detector_engine::{Anomaly, AnomalyId, Conflict, Engine, Timestamp};
+use detector_event::AnyEvent;
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tracing::error;
 
-use super::{Shared, WriteRequest};
+use super::{OVERFLOW, Shared, WriteRequest};
 use crate::{
     health::Part,
     metrics::{Delivery, Metrics, Sink},
@@ -88,10 +89,34 @@ impl RequestQueue {
         // Before sending, so that the thread never decrements below zero.
         self.counters.pending.inc();
         self.requests.try_send(request).inspect_err(|_| {
-            self.counters.pending.dec();
-            self.counters.dropped.inc();
+            self.count_dropped();
             self.shared.wants_full_list.store(true, Ordering::Relaxed);
         })
+    }
+
+    /// Queues an event; if there is no room, it waits beside the queue in place of an earlier one of its subject.
+    pub(super) fn send_event(&self, mut event: AnyEvent) {
+        // Held while the queue is found full: the thread looks here once it has emptied the queue.
+        let mut overflow = self.shared.overflow();
+        self.counters.pending.inc();
+        if overflow.is_empty() {
+            match self.requests.try_send(WriteRequest::Event(event)) {
+                Err(TrySendError::Full(WriteRequest::Event(refused))) => event = refused,
+                Ok(()) => return,
+                Err(_) => return self.count_dropped(),
+            }
+        }
+        let id = event.subject_id();
+        if overflow.len() >= OVERFLOW && !overflow.contains_key(&id) {
+            self.count_dropped();
+        } else if overflow.insert(id, event).is_some() {
+            self.counters.pending.dec();
+        }
+    }
+
+    fn count_dropped(&self) {
+        self.counters.pending.dec();
+        self.counters.dropped.inc();
     }
 }
 

@@ -1,7 +1,8 @@
 //! Open conflicts and anomalies across a restart of the agent, and those that ended, in `--state-dir`.
 //!
 //! Invariants: the event loop puts each change into a bounded queue and never waits; a change that finds no room or
-//! cannot be written is counted, and then the full list is written again. Nothing stored outlives the boot and the
+//! cannot be written is counted, and then the full list is written again. Events wait beside a full queue, at most one of each
+//! conflict and anomaly, so that each end reaches the history. Nothing stored outlives the boot and the
 //! network namespace it was seen in: its times and interface indices are meaningless elsewhere. A broken store costs
 //! what it should remember, never detection.
 //!
@@ -19,9 +20,10 @@ pub mod store;
 mod worker;
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::AtomicBool,
         mpsc::{self, Receiver},
     },
@@ -29,7 +31,7 @@ use std::{
 };
 
 use detector_engine::{Anomaly, AnomalyId, ConflictId, OpenConflict};
-use detector_event::AnyEvent;
+use detector_event::{AnyEvent, SubjectId};
 use tracing::error;
 
 use crate::{health::Part, metrics::Metrics, persist::store::Store, process::threads};
@@ -40,6 +42,8 @@ use history::{History, HistorySink};
 
 /// The most changes that wait for the store. Beyond it the full list is written again.
 const QUEUE: usize = 1024;
+/// The most events beside it, each the newest of its subject: of all that can be open at once.
+const OVERFLOW: usize = 20_480;
 /// The longest time a start waits for the store.
 const START: Duration = Duration::from_secs(5);
 /// The longest time a shutdown waits for it.
@@ -69,6 +73,18 @@ enum WriteRequest {
 struct Shared {
     /// Set when a change was lost: everything must be written again.
     wants_full_list: AtomicBool,
+    overflow: Mutex<Overflow>,
+}
+
+/// The newest event of each subject whose event found no room in the queue. Once there is one, later events follow it here, so that
+/// they stay in order.
+type Overflow = BTreeMap<SubjectId, AnyEvent>;
+
+impl Shared {
+    fn overflow(&self) -> MutexGuard<'_, Overflow> {
+        // A panic while it was held leaves at worst an event that is missing.
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What an earlier agent of this boot left open.

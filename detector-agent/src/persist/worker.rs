@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    iter,
     sync::{
         Arc,
         atomic::Ordering,
@@ -107,7 +108,7 @@ impl PersistenceWorker {
         }
     }
 
-    /// The next changes; none if it was time to request a full list or to tidy the history; `None` at the end.
+    /// The next changes; none if nothing waits and it was time to request a full list or to tidy the history; `None` at the end.
     fn next(&mut self) -> Option<Vec<WriteRequest>> {
         let retry = match self.behind {
             Some(Behind::Until(at)) => Some(at),
@@ -115,7 +116,11 @@ impl PersistenceWorker {
         };
         let tidy = self.history.next();
         let wake = retry.map_or(tidy, |at| at.min(tidy));
-        let first = match self.queue.recv_timeout(wake.duration_since(Instant::now())) {
+        let wait = match self.has_overflow() {
+            true => Duration::ZERO,
+            false => wake.duration_since(Instant::now()),
+        };
+        let first = match self.queue.recv_timeout(wait) {
             Ok(request) => request,
             Err(RecvTimeoutError::Timeout) => {
                 if retry.is_some_and(|at| at <= Instant::now()) {
@@ -125,16 +130,42 @@ impl PersistenceWorker {
                 if tidy <= Instant::now() {
                     self.keep_history();
                 }
-                return Some(Vec::new());
+                return Some(self.take_overflow());
             }
-            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Some(self.take_overflow()).filter(|rest| !rest.is_empty());
+            }
         };
         let mut batch = vec![first];
         batch.extend(self.queue.try_iter().take(BATCH - 1));
-        self.counters
-            .pending
-            .dec_by(batch.len().try_into().unwrap_or(i64::MAX));
+        self.count_taken(batch.len());
         Some(batch)
+    }
+
+    /// Whether events wait beside the queue that can be stored.
+    fn has_overflow(&self) -> bool {
+        self.behind.is_none() && !self.shared.overflow().is_empty()
+    }
+
+    /// Those events. To be called once the queue is empty: what is in it came before them.
+    fn take_overflow(&self) -> Vec<WriteRequest> {
+        if self.behind.is_some() {
+            return Vec::new();
+        }
+        let mut overflow = self.shared.overflow();
+        let events = iter::from_fn(|| overflow.pop_first());
+        let batch: Vec<_> = events
+            .take(BATCH)
+            .map(|(_, event)| WriteRequest::Event(event))
+            .collect();
+        drop(overflow);
+        self.count_taken(batch.len());
+        batch
+    }
+
+    fn count_taken(&self, requests: usize) {
+        let requests = requests.try_into().unwrap_or(i64::MAX);
+        self.counters.pending.dec_by(requests);
     }
 
     fn take(&mut self, mut batch: Vec<WriteRequest>) {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::{PodSources, SourceState, SourceStatus, resolver::LookupRequest};
 
 /// Why a claimant that is the node itself has no pod.
-pub const IS_THE_NODE: &str = "the claimant is the node itself";
+const IS_THE_NODE: &str = "the claimant is the node itself";
 
 /// The pod that the cluster's registry names.
 fn registered_pod(claimant: &Claimant) -> PodAnswer {

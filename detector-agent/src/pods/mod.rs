@@ -35,7 +35,7 @@ mod sources;
 pub use cni_cache::CniCache;
 pub use cri::Cri;
 pub(crate) use cri::{ListedSandboxes, SandboxList};
-pub use directory::{IS_THE_NODE, PodDirectory, PodLookups};
+pub use directory::{PodDirectory, PodLookups};
 pub use kube::KubePods;
 #[cfg(test)]
 pub(crate) use kube::PluginPod;

@@ -17,7 +17,10 @@ use ratatui::{
 };
 use tokio::{sync::mpsc, time::interval};
 
-use super::{Update, view_model::ViewModel};
+use super::{
+    Update,
+    view_model::{Row, RowOptions, ViewModel},
+};
 
 /// Longest filter, in characters.
 const MAX_FILTER: usize = 100;
@@ -105,13 +108,12 @@ enum Body {
     Help,
 }
 
-/// The view of a model: selection, scroll position, filter and open details.
+/// The view of a model: selection, scroll position, rows and open details.
 struct View {
     model: ViewModel,
     table: TableState,
     body: Body,
-    /// Words that every row has to contain.
-    filter: String,
+    options: RowOptions,
     /// Keys go to the filter.
     is_editing_filter: bool,
     colour: Colour,
@@ -123,7 +125,7 @@ impl View {
             model,
             table: TableState::default().with_selected(0),
             body: Body::Table,
-            filter: String::new(),
+            options: RowOptions::default(),
             is_editing_filter: false,
             colour: Colour::for_output(&io::stdout()),
         }
@@ -139,25 +141,32 @@ impl View {
         }
     }
 
-    fn selected(&self) -> Option<&Item> {
-        let items = self.model.items(&self.filter);
-        items.get(self.table.selected()?).copied()
+    fn rows(&self) -> Vec<Row<'_>> {
+        self.model.rows(&self.options)
+    }
+
+    /// The first item of the selected row, and how many further ones it stands for.
+    fn selected(&self) -> Option<(&Item, usize)> {
+        let rows = self.rows();
+        let row = rows.get(self.table.selected()?)?;
+        Some((row.first()?, row.items.len() - 1))
     }
 
     /// Changes the rows; the selection stays on its item if that is still shown.
     fn keep_selection(&mut self, change: impl FnOnce(&mut Self)) {
-        let selected = self.selected().map(Item::id);
+        let selected = self.selected().map(|(item, _)| item.id());
         change(self);
-        let items = self.model.items(&self.filter);
-        let position = selected.and_then(|id| items.iter().position(|item| item.id() == id));
+        let rows = self.rows();
+        let position = selected.and_then(|id| rows.iter().position(|row| row.contains(id)));
         let fallback = self.table.selected().unwrap_or(0);
-        let last = items.len().saturating_sub(1);
+        let last = rows.len().saturating_sub(1);
         self.table
             .select(Some(position.unwrap_or(fallback.min(last))));
     }
 
-    fn set_filter(&mut self, filter: String) {
-        self.keep_selection(|view| view.filter = filter);
+    /// Changes which rows there are.
+    fn set(&mut self, change: impl FnOnce(&mut RowOptions)) {
+        self.keep_selection(|view| change(&mut view.options));
     }
 
     fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> KeyOutcome {
@@ -189,7 +198,7 @@ impl View {
     }
 
     fn edit_filter(&mut self, code: KeyCode) {
-        let mut filter = self.filter.clone();
+        let mut filter = self.options.filter.clone();
         match code {
             KeyCode::Enter => self.is_editing_filter = false,
             KeyCode::Esc => {
@@ -202,23 +211,48 @@ impl View {
             }
             _ => {}
         }
-        self.set_filter(filter);
+        self.set(|options| options.filter = filter);
     }
 
     fn press_in_table(&mut self, code: KeyCode) -> KeyOutcome {
-        let last = self.model.items(&self.filter).len().saturating_sub(1);
+        let last = self.rows().len().saturating_sub(1);
         let selected = self.table.selected().unwrap_or(0);
         let target = match code {
-            KeyCode::Esc if self.filter.is_empty() => return KeyOutcome::Quit,
-            KeyCode::Esc => {
-                self.set_filter(String::new());
+            KeyCode::Esc if !self.options.filter.is_empty() => {
+                self.set(|options| options.filter.clear());
                 return KeyOutcome::Continue;
             }
+            KeyCode::Esc if !self.options.expanded.is_empty() => {
+                self.set(|options| options.expanded.clear());
+                return KeyOutcome::Continue;
+            }
+            KeyCode::Esc => return KeyOutcome::Quit,
             KeyCode::Enter | KeyCode::Right => {
-                if let Some(item) = self.selected().cloned() {
-                    self.body = Body::Detail(item, 0);
+                match self.selected().map(|(item, more)| (item.clone(), more)) {
+                    Some((item, 0)) => self.body = Body::Detail(item, 0),
+                    Some((item, _)) => {
+                        self.set(|options| {
+                            options.expanded.insert(item.id());
+                        });
+                    }
+                    None => {}
                 }
                 selected
+            }
+            KeyCode::Char('g') => {
+                self.set(|options| {
+                    options.is_grouped = !options.is_grouped;
+                    options.expanded.clear();
+                });
+                return KeyOutcome::Continue;
+            }
+            KeyCode::Char('h') => {
+                self.set(|options| options.hides_ended = !options.hides_ended);
+                return KeyOutcome::Continue;
+            }
+            KeyCode::Char('s') => {
+                self.set(|options| options.sort = options.sort.next());
+                return KeyOutcome::Continue;
             }
             KeyCode::Char('/') => {
                 self.is_editing_filter = true;

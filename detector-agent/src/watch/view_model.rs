@@ -1,7 +1,13 @@
 //! The state behind the table: active conflicts, open anomalies, and the most recently resolved conflicts.
 
+use std::collections::HashSet;
+
 use detector_client::Overview;
-use detector_event::{SubjectId, guidance::Severity, row::Item};
+use detector_event::{
+    SubjectId,
+    guidance::Severity,
+    row::{Item, groups},
+};
 
 use super::Update;
 
@@ -14,6 +20,78 @@ pub(super) enum ConnectionState {
     Live,
     /// Lost, with the reason.
     Lost(String),
+}
+
+/// What a table is sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Sweeps, then the most severe, each newest first.
+    #[default]
+    Severity,
+    Newest,
+    Address,
+}
+
+impl Sort {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Severity => "severity",
+            Self::Newest => "newest",
+            Self::Address => "address",
+        }
+    }
+
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Severity => Self::Newest,
+            Self::Newest => Self::Address,
+            Self::Address => Self::Severity,
+        }
+    }
+}
+
+/// Which rows a table has, and in which order.
+#[derive(Debug)]
+pub(super) struct RowOptions {
+    /// Words that every row has to contain.
+    pub(super) filter: String,
+    pub(super) sort: Sort,
+    /// Items that belong together are one row.
+    pub(super) is_grouped: bool,
+    /// The first items of groups whose items have a row each.
+    pub(super) expanded: HashSet<SubjectId>,
+    pub(super) hides_ended: bool,
+}
+
+impl Default for RowOptions {
+    fn default() -> Self {
+        Self {
+            filter: String::new(),
+            sort: Sort::default(),
+            is_grouped: true,
+            expanded: HashSet::new(),
+            hides_ended: false,
+        }
+    }
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    /// The items that it stands for, at least one.
+    pub(super) items: Vec<&'a Item>,
+    /// Whether it follows the first row of an expanded group.
+    pub(super) is_member: bool,
+}
+
+impl<'a> Row<'a> {
+    pub(super) fn first(&self) -> Option<&'a Item> {
+        self.items.first().copied()
+    }
+
+    pub(super) fn contains(&self, id: SubjectId) -> bool {
+        self.items.iter().any(|item| item.id() == id)
+    }
 }
 
 /// The state behind the table.
@@ -105,13 +183,47 @@ impl ViewModel {
         self.active.len() + self.anomalies.len() + self.resolved.len()
     }
 
-    /// The items that contain every word of `filter`: active conflicts, anomalies, resolved conflicts.
-    pub(super) fn items<'a>(&'a self, filter: &str) -> Vec<&'a Item> {
-        let filter = filter.to_lowercase();
+    /// The rows of the open items that contain every word of the filter, then of the ended conflicts.
+    pub(super) fn rows(&self, options: &RowOptions) -> Vec<Row<'_>> {
+        let filter = options.filter.to_lowercase();
         let words: Vec<&str> = filter.split_whitespace().collect();
-        let all = self.active.iter().chain(&self.anomalies);
-        let all = all.chain(&self.resolved);
-        all.filter(|item| item.matches(&words)).collect()
+        let is_wanted = |item: &&Item| item.matches(&words);
+        let open = self.active.iter().chain(&self.anomalies).filter(is_wanted);
+        let mut groups: Vec<Vec<&Item>> = match options.is_grouped {
+            true => groups(open),
+            false => open.map(|item| vec![item]).collect(),
+        };
+        match options.sort {
+            Sort::Severity => {}
+            Sort::Newest => groups.sort_by_key(|group| {
+                let raised = group.iter().map(|item| item.period().0).max();
+                std::cmp::Reverse(raised)
+            }),
+            Sort::Address => {
+                groups.sort_by_key(|group| group.iter().map(|item| item.subject()).min());
+            }
+        }
+        let mut rows = Vec::new();
+        for items in groups {
+            let first = items.first().map(|item| item.id());
+            if items.len() > 1 && first.is_some_and(|id| options.expanded.contains(&id)) {
+                rows.extend(items.into_iter().enumerate().map(|(n, item)| Row {
+                    items: vec![item],
+                    is_member: n > 0,
+                }));
+            } else {
+                rows.push(Row {
+                    items,
+                    is_member: false,
+                });
+            }
+        }
+        let ended = self.resolved.iter().filter(is_wanted);
+        rows.extend(ended.filter(|_| !options.hides_ended).map(|item| Row {
+            items: vec![item],
+            is_member: false,
+        }));
+        rows
     }
 
     pub(super) fn find(&self, id: SubjectId) -> Option<&Item> {

@@ -55,8 +55,9 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
         ensure!(log.contains("io.ipconflict.conflict.resolved"), "{log}");
         let active = it.metric("ipconflict_conflicts_active")?;
         ensure!(active == 0.0, "{active} active conflicts");
-        let left = it.kubectl("get ipconflicts -o name");
-        ensure!(left.is_empty(), "{left}");
+        let listed = it.kubectl("get ipconflicts --no-headers");
+        ensure!(listed.contains("Resolved"), "{listed}");
+        ensure!(listed.lines().count() == 1, "{listed}");
         Ok(())
     });
     uninstall_leaves_nothing(&it);

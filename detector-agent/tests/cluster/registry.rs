@@ -142,6 +142,7 @@ fn conflict(address: &str, claimants: usize) -> Value {
         state: ConflictState::Active,
         confidence: Confidence::Certain,
         raised_at: Some(WallTime::now()),
+        resolved_at: None,
         nodes: "worker-1,worker-2".to_owned(),
         pods: "shop/web-1,shop/web-2".to_owned(),
         claimants: vec![claimant; claimants],

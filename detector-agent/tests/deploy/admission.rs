@@ -28,6 +28,7 @@ const PART: &str = "an agent writes only its own node's part of a conflict";
 const CONFIRMS: &str = "only the holder of a claim confirms";
 const REMOVED: &str =
     "the node of a claimant that is removed exists and has not been started again";
+const RESOLVED: &str = "a conflict is resolved once only the holder of the claim is left";
 const CONFLICT_OWNERS: &str = "the owners of a conflict are the nodes of its claimants";
 const CONFLICT_LABELS: &str = "the labels of a conflict are its scope and its nodes";
 
@@ -180,6 +181,11 @@ fn left(conflict: &Value, claimants: &[usize]) -> Value {
     conflict
 }
 
+/// The same at its end.
+fn resolved(conflict: &Value) -> Value {
+    at(conflict, "/spec/state", "Resolved")
+}
+
 fn create(object: Value) -> Value {
     request("ipconflicts", "CREATE", object, Value::Null)
 }
@@ -298,7 +304,7 @@ fn node_that_joins_a_conflict_only_adds_itself() {
         (join(conflict(&["b", "d"])), &[CONFLICTS, JOINS]),
         // It adds another, marks others as left, removes one, or is proven at once.
         (join(conflict(&["b", "c", "d"])), &[CONFLICTS, JOINS]),
-        (join(left(&joined, &[0])), &[JOINS]),
+        (join(left(&joined, &[0])), &[JOINS, REMOVED]),
         (join(left(&joined, &[1])), &[JOINS]),
         (join(conflict(&["b", "a"])), &[JOINS]),
         (join(with(&joined, 0, "pod", "innocent")), &[JOINS]),
@@ -359,8 +365,8 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
         // It confirms as a contender, or ends the part of another.
         (change(&asked, 1, "confirmed", 2), &[CONFIRMS]),
         (change(&asked, 2, "confirmed", 2), &[CONFIRMS]),
-        (of_three(left(&asked, &[0])), &[PART]),
-        (of_three(left(&asked, &[2])), &[PART]),
+        (of_three(left(&asked, &[0])), &[REMOVED]),
+        (update(asked.clone(), left(&asked, &[2])), &[PART]),
         (change(&asked, 2, "active", true), &[PART]),
         (change(&asked, 2, "pod", "innocent"), &[PART]),
         (change(&asked, 0, "terminating", true), &[PART]),
@@ -386,10 +392,46 @@ fn claimants_are_removed_once_they_have_left_or_their_node_is_gone() {
             &[],
         ),
         (delete(conflict(&["c", "a"])), &[]),
-        (delete(conflict(&["b", "a"])), &[REMOVED]),
+        // The same as removed: marked as left.
+        (update(left(&three, &[2]), three.clone()), &[]),
+        (update(left(&rebooted, &[0]), rebooted.clone()), &[]),
+        (update(left(&three, &[0]), three.clone()), &[REMOVED]),
+        // The last contender ends the conflict with the holder; the holder does not.
+        (delete(conflict(&["b", "a"])), &[]),
+        (delete(left(&three, &[2])), &[]),
+        (delete(three.clone()), &[REMOVED]),
+        (delete(conflict(&["a", "b"])), &[REMOVED]),
         (delete(conflict(&["b", "c"])), &[CONFLICTS, REMOVED]),
         (delete(left(&conflict(&["b", "c"]), &[0, 1])), &[]),
         (delete(left(&conflict(&["b", "c"]), &[0])), &[CONFLICTS]),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn conflict_is_resolved_by_those_that_leave_it_and_deleted_by_anyone_later() {
+    let (pair, of_holder) = (conflict(&["b", "a"]), conflict(&["a", "b"]));
+    let end = |left: &Value, old: &Value| update(resolved(left), old.clone());
+    let cases: Vec<(Value, &[&str])> = vec![
+        // The contender leaves, or becomes the holder.
+        (end(&left(&pair, &[1]), &pair), &[]),
+        (end(&left(&of_holder, &[1]), &left(&pair, &[0])), &[]),
+        // The node of the contender does not exist, or exists.
+        (
+            end(&left(&conflict(&["a", "c"]), &[1]), &conflict(&["a", "c"])),
+            &[],
+        ),
+        (end(&left(&of_holder, &[1]), &of_holder), &[REMOVED]),
+        // The conflict goes on.
+        (end(&pair, &pair), &[RESOLVED]),
+        (end(&of_holder, &of_holder), &[RESOLVED]),
+        (end(&left(&of_holder, &[0]), &of_holder), &[RESOLVED]),
+        (create(resolved(&pair)), &[NEW]),
+        (delete(resolved(&left(&conflict(&["b", "c"]), &[1]))), &[]),
+        (
+            delete(resolved(&at(&conflict(&["b", "b"]), "/spec/scope", "node"))),
+            &[WITHIN],
+        ),
     ];
     assert_refusals(cases);
 }

@@ -64,6 +64,7 @@ fn conflict() -> ConflictSpec {
         state: ConflictState::Active,
         confidence: Confidence::Certain,
         raised_at: Some(WallTime::now()),
+        resolved_at: Some(WallTime::now()),
         nodes: "worker-1, worker-2".to_owned(),
         pods: "shop/web-1, shop/web-2".to_owned(),
         claimants: vec![ConflictClaimant {
@@ -133,6 +134,7 @@ fn what_the_agent_writes_is_valid() {
         nodes: "n".repeat(MAX_COLUMN),
         pods: "p".repeat(MAX_COLUMN),
         raised_at: None,
+        resolved_at: None,
         ..conflict()
     };
     let conflicts = [object("IPConflict", conflict()), object("IPConflict", full)];
@@ -152,7 +154,11 @@ fn enumerations_are_the_names_of_the_code() {
         (&conflict["scope"], json!(["node", "fleet"])),
         (
             &conflict["state"],
-            json!([ConflictState::Suspected, ConflictState::Active]),
+            json!([
+                ConflictState::Suspected,
+                ConflictState::Active,
+                ConflictState::Resolved
+            ]),
         ),
         (&claimant["evidence"], names::<EvidenceKind>()),
         (&claimant["left"], names::<LeaveReason>()),

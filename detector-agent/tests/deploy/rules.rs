@@ -117,7 +117,7 @@ fn every_aggregation_keeps_the_cluster() {
 
 #[test]
 fn severities_and_labels_are_values_of_the_chart() {
-    let values = "{prometheusRule: {enabled: true, alertLabels: {team: network, severity: ticket},
+    let values = "{runbookUrl: 'https://wiki.example.org/r/', prometheusRule: {enabled: true, alertLabels: {team: network, severity: ticket},
         severities: {IPAddressConflict: page}, disabled: [IPAMLeak]}}";
     let rendered = render(values).unwrap();
     let object = &documents(&rendered["prometheusrule.yaml"])[0];
@@ -143,6 +143,9 @@ fn severities_and_labels_are_values_of_the_chart() {
         };
         assert_eq!(alert["labels"]["severity"], severity, "{name}");
         assert_eq!(alert["labels"]["team"], "network", "{name}");
+        let runbook = alert["annotations"]["runbook_url"].as_str().unwrap();
+        let file = runbook.strip_prefix("https://wiki.example.org/r/");
+        assert!(file.is_some_and(|file| !file.contains('/')), "{runbook}");
     }
 }
 

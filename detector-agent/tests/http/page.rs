@@ -341,7 +341,7 @@ fn top_of(browser: &Browser, selector: &str) -> f64 {
 }
 
 #[test]
-fn address_sweep_is_one_finding_that_its_conflicts_lead_to() {
+fn address_sweep_is_one_card_with_its_victims() {
     let node = Node::new("pagesweep").unwrap();
     let victims: Vec<_> = (1..=40).map(|n| format!("10.244.3.{n}")).collect();
     let specs = victims.iter().enumerate();
@@ -360,22 +360,29 @@ fn address_sweep_is_one_finding_that_its_conflicts_lead_to() {
     let sender = FrameSender::open(offender).unwrap();
     sender.send_all(&frames).unwrap();
     browser
-        .wait("document.querySelectorAll('.conflict a.tag[href=\"#anomalies-section\"]').length === 40")
+        .wait("document.querySelectorAll('#active li').length === 40")
         .unwrap();
-    browser.wait(&shows("1 anomaly")).unwrap();
     for text in [
+        "1 pod claims 40 addresses of others",
+        "Address sweep",
+        "40 victims",
         "claims addresses of others",
         "vethbad",
         "Conflicts 40",
         "Anomalies 1",
-        "Next: Decide about the pod of the address sweep",
+        "Next: Check whether the pod",
     ] {
         browser.wait(&shows(text)).unwrap();
     }
+    let cards = "document.querySelectorAll('#conflicts .card').length";
+    assert_eq!(browser.eval(cards).unwrap(), 1);
+    browser
+        .eval("document.querySelector('#active details[data-key=members] summary').click()")
+        .unwrap();
+    browser.screenshot(&screenshot_path("11-sweep")).unwrap();
     // The navigation stays in view, and every section is one click away however many cards there are.
     browser.eval("window.scrollTo(0, 3000)").unwrap();
-    assert!(top_of(&browser, "#conflicts") < -1000.0);
-    for section in ["#anomalies-section", "#health", "#conflicts"] {
+    for section in ["#health", "#conflicts"] {
         assert!(top_of(&browser, "#nav").abs() < 1.0);
         browser
             .eval(&format!(
@@ -390,12 +397,94 @@ fn address_sweep_is_one_finding_that_its_conflicts_lead_to() {
             "{section}: {below}"
         );
     }
+    // A victim has a page of its own, which leads back to the sweep.
+    browser
+        .eval("document.querySelector('#active li a').click()")
+        .unwrap();
+    browser.wait(LIVE).unwrap();
+    browser
+        .wait(&shows("Next: Decide about the pod of the address sweep"))
+        .unwrap();
+    assert_eq!(browser.eval(cards).unwrap(), 1);
     browser
         .eval("document.querySelector('.conflict a.tag').click()")
         .unwrap();
-    assert_eq!(browser.eval("location.hash").unwrap(), "#anomalies-section");
-    browser.screenshot(&screenshot_path("11-sweep")).unwrap();
+    browser.wait(LIVE).unwrap();
+    browser.wait(&shows("Address sweep")).unwrap();
+    assert_eq!(browser.eval(cards).unwrap(), 1);
     assert_no_console_errors(&browser);
+}
+
+#[test]
+fn many_unrelated_conflicts_are_one_card_and_the_url_selects() {
+    let node = Node::new("pagegroups").unwrap();
+    let specs: Vec<_> = (0..60)
+        .map(|n| PodSpec::new(format!("veth{n}")).address(format!("10.244.4.{}/32", n / 2)))
+        .collect();
+    let pods = node.add_pods(&specs).unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    browser.wait(&shows("30 IP addresses in conflict")).unwrap();
+    let cards = "document.querySelectorAll('#conflicts .card').length";
+    browser.wait(&format!("{cards} === 1")).unwrap();
+    browser.wait(&shows("30 addresses")).unwrap();
+    browser
+        .screenshot(&screenshot_path("18-unrelated"))
+        .unwrap();
+
+    // The filter is part of the address of the page.
+    browser.press_keys("/10.244.4.7").unwrap();
+    browser.wait("location.search === '?q=10.244.4.7'").unwrap();
+    browser.open(&format!("{PAGE}?q=10.244.4.7")).unwrap();
+    browser.wait(LIVE).unwrap();
+    browser.wait(&format!("{cards} === 1")).unwrap();
+    assert_eq!(browser.eval(&shows("10.244.4.7")).unwrap(), true);
+
+    // So is one conflict, also once it is over.
+    browser
+        .eval("document.querySelector('.conflict h3 a').click()")
+        .unwrap();
+    browser.wait("location.search.startsWith('?id=')").unwrap();
+    browser.wait(LIVE).unwrap();
+    browser
+        .wait(&shows("One conflict or anomaly is shown. Show all"))
+        .unwrap();
+    browser.wait(&format!("{cards} === 1")).unwrap();
+    drop(pods);
+    browser
+        .wait(&shows("It is not open; see the history below."))
+        .unwrap();
+    browser
+        .wait("document.querySelectorAll('#ended > details[open]').length === 1")
+        .unwrap();
+    browser
+        .screenshot(&screenshot_path("19-permalink"))
+        .unwrap();
+    assert_no_console_errors(&browser);
+}
+
+#[test]
+fn anomaly_that_costs_traffic_is_never_green() {
+    let node = Node::new("pagebanner").unwrap();
+    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
+    let browser = open_live_page(&node);
+    browser.wait(&shows("No IP address conflict")).unwrap();
+    let _pods = [
+        pod(&node, "vetha", "10.244.2.10/32", true),
+        pod(&node, "vethb", "10.244.2.11/32", true),
+    ];
+    node.ip("route replace 10.244.2.10/32 dev vethb scope link")
+        .unwrap();
+    browser
+        .wait(&shows("No IP address conflict, but 1 anomaly"))
+        .unwrap();
+    browser
+        .wait(&shows(
+            "The node's traffic for the address does not reach the pod.",
+        ))
+        .unwrap();
+    let banner = "document.querySelector('#headline').className";
+    assert_eq!(browser.eval(banner).unwrap(), "headline incomplete");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Why pods have one address, explained with a real containerd and the real `ptp` and `host-local`.
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use std::{fs, path::PathBuf, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
     Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, browser::Browser,
-    containerd::Sandbox, event::Conflict, http::TestClient, until,
+    containerd::Sandbox, event::Conflict, http::TestClient, until, wait_reachable,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +15,11 @@ pub(super) const SUBNET: &str = "10.244.2.0/24";
 const CACHE: &str = "/var/lib/cni/results";
 
 pub(super) fn agent(containerd: &Containerd) -> AgentCommand {
+    agent_with(containerd, containerd.socket().to_str().unwrap())
+}
+
+/// With this container runtime.
+pub(super) fn agent_with(containerd: &Containerd, cri: &str) -> AgentCommand {
     containerd
         .agent_command(AGENT, RUN_ARGS)
         .arg("--ipam")
@@ -22,7 +27,7 @@ pub(super) fn agent(containerd: &Containerd) -> AgentCommand {
         .arg("--cni-cache-dir")
         .arg(CACHE)
         .arg("--cri-endpoint")
-        .arg(containerd.socket())
+        .arg(cri)
         .arg("--cni-conf-dir")
         .arg(containerd.directory().join("net.d"))
 }
@@ -61,14 +66,27 @@ fn newest(conflicts: impl Iterator<Item = Conflict>) -> Vec<Conflict> {
     newest.into_values().collect()
 }
 
-fn seconds_since_epoch() -> f64 {
+pub(super) fn seconds_since_epoch() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.unwrap().as_secs_f64()
 }
 
-fn time(value: &Value) -> f64 {
+pub(super) fn time(value: &Value) -> f64 {
     let time: jiff::Timestamp = value.as_str().unwrap().parse().unwrap();
     time.as_millisecond() as f64 / 1e3
+}
+
+/// Waits until the agent reports nothing.
+pub(super) fn wait_nothing_open(node: &Node) {
+    let client = TestClient::of_agent(node);
+    until(DEADLINE, "nothing to be reported", || {
+        for list in ["conflicts", "anomalies"] {
+            let open = client.get(&format!("/api/v1/{list}"))?.json()?;
+            ensure!(open[list] == json!([]), "{open:#}");
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]
@@ -118,13 +136,13 @@ fn single_reservation_removed_under_a_pod_is_a_release() {
     let node = Node::new("released").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     begin(&mut containerd);
-    run(&mut containerd, &["web-1", "web-2"]);
+    let pods = run(&mut containerd, &["web-1", "web-2"]);
     let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
     let network = containerd.ipam_dir().join("testkit");
     fs::remove_file(network.join("10.244.2.3")).unwrap();
     // `host-local` continues from the last address.
     fs::write(network.join("last_reserved_ip.0"), "10.244.2.2").unwrap();
-    run(&mut containerd, &["cart-1"]);
+    let later = run(&mut containerd, &["cart-1"]).remove(0);
     let conflict = explained(&agent, 1).remove(0);
     let diagnosis = conflict.diagnosis.unwrap();
     assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
@@ -133,6 +151,14 @@ fn single_reservation_removed_under_a_pod_is_a_release() {
         json!({"addresses": 1, "pods": 2}),
         "{diagnosis:#}"
     );
+    let repair = diagnosis["repair"].as_str().unwrap();
+    let steps = "Delete default/cart-1, then recreate default/web-1, or write its reservation to";
+    assert!(repair.contains(steps), "{repair}");
+    containerd.remove_pod(&later).unwrap();
+    let reservation = format!("{}\r\neth0", pods[0].id);
+    fs::write(network.join("10.244.2.3"), reservation).unwrap();
+    wait_nothing_open(&node);
+    wait_reachable(&node, "10.244.2.3".parse().unwrap(), DEADLINE).unwrap();
 }
 
 #[test]
@@ -180,36 +206,46 @@ fn drift_after_a_wipe_is_explained_once_before_any_conflict() {
     assert!(drifts(&agent.events()).is_empty(), "{:#?}", agent.events());
 }
 
+/// Runs `ip` in the namespace of a pod.
+fn ip_in_pod(containerd: &Containerd, pod: &Sandbox, line: &str) {
+    let info = containerd.info(pod).unwrap();
+    let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array();
+    let mut namespaces = namespaces.into_iter().flatten();
+    let network = namespaces.find(|n| n["type"] == "network").unwrap();
+    let enter = format!("--net={}", network["path"].as_str().unwrap());
+    let arguments = [enter.as_str(), "ip"].into_iter().chain(line.split(' '));
+    containerd
+        .run_in(|| {
+            let status = Command::new("nsenter").args(arguments).status()?;
+            ensure!(status.success(), "{status}");
+            Ok(())
+        })
+        .unwrap();
+}
+
 #[test]
 fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     let node = Node::new("selfassigned").unwrap();
     let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
     let pods = run(&mut containerd, &["web-1", "squatter"]);
     let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
-    let info = containerd.info(&pods[1]).unwrap();
-    let namespaces = info["runtimeSpec"]["linux"]["namespaces"]
-        .as_array()
-        .unwrap();
-    let network = namespaces.iter().find(|n| n["type"] == "network").unwrap();
-    let netns = network["path"].as_str().unwrap().to_owned();
-    containerd
-        .run_in(|| {
-            let net = format!("--net={netns}");
-            let add = ["ip", "address", "add", "10.244.2.2/32", "dev", "eth0"];
-            let status = std::process::Command::new("nsenter")
-                .arg(net)
-                .args(add)
-                .status()?;
-            ensure!(status.success(), "{status}");
-            Ok(())
-        })
-        .unwrap();
+    let in_squatter = |change: &str| {
+        let line = format!("address {change} 10.244.2.2/32 dev eth0");
+        ip_in_pod(&containerd, &pods[1], &line);
+    };
+    in_squatter("add");
     let conflict = explained(&agent, 1).remove(0);
     let diagnosis = conflict.diagnosis.unwrap();
     assert_eq!(diagnosis["cause"], "not_from_ipam", "{diagnosis:#}");
     assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
     let summary = diagnosis["summary"].as_str().unwrap();
     assert!(summary.contains("default/squatter"), "{summary}");
+    let repair = diagnosis["repair"].as_str().unwrap();
+    let step = "Change what assigns 10.244.2.2 in default/squatter";
+    assert!(repair.contains(step), "{repair}");
+    in_squatter("del");
+    wait_nothing_open(&node);
+    wait_reachable(&node, "10.244.2.2".parse().unwrap(), DEADLINE).unwrap();
 }
 
 /// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces still exist.
@@ -221,7 +257,7 @@ fn state_on_a_tmpfs_does_not_survive_a_restart_of_the_runtime() {
     fs::create_dir_all(&state).unwrap();
     let mount = |containerd: &Containerd| {
         let run = |program: &str, args: &[&str]| {
-            let status = std::process::Command::new(program).args(args).status()?;
+            let status = Command::new(program).args(args).status()?;
             ensure!(status.success(), "{program}: {status}");
             Ok(())
         };
@@ -230,87 +266,37 @@ fn state_on_a_tmpfs_does_not_survive_a_restart_of_the_runtime() {
     };
     mount(&containerd).unwrap();
     begin(&mut containerd);
-    run(&mut containerd, &["old-1", "old-2", "old-3"]);
+    let mut pods = run(&mut containerd, &["old-1", "old-2", "old-3"]);
     containerd.stop_daemon().unwrap();
     // Hides what the other one holds.
     mount(&containerd).unwrap();
     let restarted = seconds_since_epoch();
     containerd.start_daemon().unwrap();
-    run(&mut containerd, &["new-1", "new-2"]);
+    pods.extend(run(&mut containerd, &["new-1", "new-2"]));
     let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
     let diagnosis = explained(&agent, 1).remove(0).diagnosis.unwrap();
     let cause = &diagnosis["cause"];
     assert_eq!(cause, "ipam_state_not_persistent", "{diagnosis:#}");
     let since = time(&diagnosis["since"]);
     assert!((since - restarted).abs() < 2.0, "{diagnosis:#}");
-}
-
-/// The runtime stops a pod, but cannot call its network plugins.
-fn fail_to_delete(containerd: &mut Containerd, pod: &Sandbox) {
+    let repair = diagnosis["repair"].as_str().unwrap();
+    let last_step = "Then drain the node, and move the state to a directory that survives a restart (ipam.dataDir)";
+    assert!(repair.contains(last_step), "{repair}");
+    // New pods are kept off: those that are deleted come back on another node, or once the state has moved.
+    for pod in &pods {
+        containerd.remove_pod(pod).unwrap();
+    }
+    containerd.stop_daemon().unwrap();
     let configuration = containerd.directory().join("net.d/10-testkit.conflist");
     let text = fs::read_to_string(&configuration).unwrap();
-    containerd.stop_daemon().unwrap();
-    fs::remove_file(&configuration).unwrap();
-    containerd.start_daemon().unwrap();
-    containerd.remove_pod(pod).unwrap_err();
-    containerd.stop_daemon().unwrap();
+    let durable = state.with_file_name("durable");
+    let text = text.replace(state.to_str().unwrap(), durable.to_str().unwrap());
     fs::write(&configuration, text).unwrap();
     containerd.start_daemon().unwrap();
-}
-
-#[test]
-fn device_of_a_pod_whose_deletion_failed_is_a_leftover() {
-    let node = Node::new("leftover").unwrap();
-    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
-    begin(&mut containerd);
-    let old = run(&mut containerd, &["old"]).remove(0);
-    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
-    fail_to_delete(&mut containerd, &old);
-    let network = containerd.ipam_dir().join("testkit");
-    let last = fs::read_to_string(network.join("last_reserved_ip.0")).unwrap();
-    fs::remove_file(network.join(&last)).unwrap();
-    fs::remove_file(network.join("last_reserved_ip.0")).unwrap();
-    run(&mut containerd, &["new-1", "new-2"]);
-    let conflict = explained(&agent, 1).remove(0);
-    assert_eq!(conflict.address, last);
-    let diagnosis = conflict.diagnosis.unwrap();
-    assert_eq!(diagnosis["cause"], "sandbox_gone", "{diagnosis:#}");
-    // The runtime still lists it, and may yet delete it.
-    assert_eq!(diagnosis["confidence"], "likely", "{diagnosis:#}");
-    let summary = diagnosis["summary"].as_str().unwrap();
-    assert!(summary.contains("default/old"), "{summary}");
-}
-
-/// The host end of a pod's veth pair.
-fn device(containerd: &Containerd, pod: &Sandbox) -> String {
-    let info = containerd.info(pod).unwrap();
-    let interfaces = info["cniResult"]["Interfaces"].as_object().unwrap();
-    let mut on_host = interfaces
-        .iter()
-        .filter(|(_, interface)| interface["Sandbox"] == "");
-    on_host.next().unwrap().0.clone()
-}
-
-#[test]
-fn route_to_the_device_of_another_pod_is_explained_by_it() {
-    let node = Node::new("astray").unwrap();
-    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
-    let pods = run(&mut containerd, &["web-1", "web-2"]);
-    let agent = Agent::start_ready(&node, &agent(&containerd)).unwrap();
-    let device = device(&containerd, &pods[1]);
-    let route = format!("route replace 10.244.2.2/32 dev {device} protocol 99");
-    node.ip(&route).unwrap();
-    let explained = |events: &[ReceivedEvent]| {
-        let mut anomalies = events.iter().filter_map(|e| e.event.anomaly());
-        anomalies.find_map(|a| (a.kind == "route_astray").then_some(a.diagnosis)?)
-    };
-    let events = agent
-        .wait_until(DEADLINE, |events| explained(events).is_some())
-        .unwrap();
-    let diagnosis = explained(&events).unwrap();
-    assert_eq!(diagnosis["cause"], "route_of_other_pod", "{diagnosis:#}");
-    let evidence = diagnosis["evidence"].to_string();
-    for fact in [device.as_str(), "protocol 99", "default/web-2"] {
-        assert!(evidence.contains(fact), "{evidence}");
-    }
+    run(&mut containerd, &["old-1-again", "old-2-again"]);
+    containerd.stop_daemon().unwrap();
+    mount(&containerd).unwrap();
+    containerd.start_daemon().unwrap();
+    run(&mut containerd, &["new-1-again"]);
+    wait_nothing_open(&node);
 }

@@ -9,8 +9,12 @@
 mod containerd;
 mod diagnosis;
 mod history;
+mod incidents;
 mod kube;
+mod leftovers;
+mod ranges;
 mod recording;
+mod remote_ipam;
 mod sources;
 
 /// The agent under test.

@@ -1,7 +1,10 @@
 //! Derives the claimants of an address from the facts. The same facts always give the same
 //! claimants.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    net::IpAddr,
+};
 
 use crate::{
     mirror::{
@@ -317,14 +320,24 @@ impl ClaimContext<'_> {
             evidence,
         } = support;
         let id = link.id();
-        let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
-            claimant: self.claimant(id, link),
-            strength,
-        });
-        draft.claimant.evidence.push(Evidence {
+        let evidence = Evidence {
             seen: evidence.seen.on_device_from(link.appeared),
             ..evidence
-        });
-        draft.strength = draft.strength.max(strength);
+        };
+        match drafts.entry((scope, id)) {
+            Entry::Occupied(known) => {
+                let draft = known.into_mut();
+                draft.claimant.evidence.push(evidence);
+                draft.strength = draft.strength.max(strength);
+            }
+            Entry::Vacant(place) => {
+                // Most have one piece of evidence: no room for more.
+                let claimant = Claimant {
+                    evidence: vec![evidence],
+                    ..self.claimant(id, link)
+                };
+                place.insert(Draft { claimant, strength });
+            }
+        }
     }
 }

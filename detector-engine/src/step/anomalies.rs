@@ -72,10 +72,11 @@ impl Engine {
             return;
         }
         let mut derived = self.claim_context().derive(address, step.now);
-        let is_held = derived
+        // The node may have it reserved for itself.
+        let in_use = derived
             .values()
             .flatten()
-            .any(|c| self.is_holder(address, c));
+            .any(|c| c.id == ClaimantId::Host || self.is_holder(address, c));
         let mut holders = derived.remove(&NODE_WIDE).unwrap_or_default();
         let context = self.claim_context();
         let receiver = context.derived_receiver(address, NODE_WIDE, &holders);
@@ -101,7 +102,7 @@ impl Engine {
             .check_drift(address, &holders, pod_of, step);
         self.tracked
             .anomalies
-            .check_leak(address, is_held, has_unknown_addresses, step);
+            .check_leak(address, in_use, has_unknown_addresses, step);
     }
 
     /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.

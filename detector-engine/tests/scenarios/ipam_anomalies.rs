@@ -186,6 +186,19 @@ fn allowed_address_is_a_leak_only_if_no_pod_has_it() {
 }
 
 #[test]
+fn address_that_is_reserved_for_the_node_is_not_leaked() {
+    let mut node = synced_node();
+    node.link(uplink(9));
+    node.host(9, "10.0.0.9");
+    read_complete_pool(&mut node, &["10.0.0.9"]);
+    node.wait_secs(601);
+    assert!(node.anomaly_events().is_empty());
+    node.host_gone(9, "10.0.0.9");
+    node.wait_secs(601);
+    node.expect_anomalies(["raised ipam_leak 10.0.0.9"]);
+}
+
+#[test]
 fn host_address_and_frame_only_claim_are_not_drift() {
     let mut node = synced_node();
     node.link(uplink(9));

@@ -20,6 +20,19 @@ pub(super) fn admit(
     }
 }
 
+/// Whether the agent of `me` may delete this.
+///
+/// # Errors
+/// With the rule that refuses it.
+pub(super) fn admit_deletion(me: &str, before: &ConflictSpec) -> Result<(), &'static str> {
+    let takes_part = before.claimants.iter().any(|c| c.party.node == me);
+    let is_over = before.claimants.iter().all(|c| c.left.is_some());
+    refuse(
+        !takes_part && !is_over && !before.is_resolved(),
+        "deletes that of others",
+    )
+}
+
 fn refuse(is_refused: bool, why: &'static str) -> Result<(), &'static str> {
     if is_refused { Err(why) } else { Ok(()) }
 }
@@ -63,6 +76,11 @@ fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &
         )?;
         return Ok(());
     }
+    let mut but_first = after.claimants.iter().skip(1);
+    refuse(
+        after.is_resolved() && !but_first.all(|c| c.left.is_some()),
+        "resolves what is not over",
+    )?;
     let count = after.claimants.len();
     refuse(count > before.claimants.len() + 1, "adds several")?;
     let first_before = before.claimants.first();
@@ -79,6 +97,8 @@ fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &
         }
         let is_same = earlier.is_some_and(|mut earlier| {
             earlier.confirmed = c.confirmed;
+            // As removing it: only if its Node is gone or was started again.
+            earlier.left = c.left.or(earlier.left);
             earlier
                 .unconfirmed_because
                 .clone_from(&c.unconfirmed_because);

@@ -46,6 +46,7 @@ fn conflict(subject: Subject, claimants: Vec<ConflictClaimant>) -> ConflictSpec 
         state: ConflictState::Active,
         confidence: Confidence::Certain,
         raised_at: None,
+        resolved_at: None,
         nodes: "x".repeat(2 * MAX_COLUMN),
         pods: "x".repeat(2 * MAX_COLUMN),
         claimants,
@@ -164,7 +165,7 @@ fn claim_of_this_node_from_another_boot_is_no_conflict() {
 }
 
 #[test]
-fn conflict_of_this_node_with_itself_is_deleted() {
+fn conflict_of_this_node_with_itself_is_ended() {
     let mut server = server(&["a"]);
     let mut a = Agent::new("a");
     a.claim(address(), "web");
@@ -172,7 +173,7 @@ fn conflict_of_this_node_with_itself_is_deleted() {
     let claimants = vec![claimant("a", "another-boot"), claimant("a", "a-0")];
     server.write_conflict(conflict(address(), claimants));
     a.run(&mut server);
-    assert!(server.conflicts.is_empty());
+    assert_eq!(server.open_conflict(address()), None);
     assert!(a.reports().is_empty());
 }
 

@@ -27,8 +27,7 @@ fn three() -> (Server, [Agent; 3]) {
 }
 
 fn conflict(server: &Server) -> Option<&ConflictSpec> {
-    let stored = server.conflicts.get(&address().object_name())?;
-    Some(&stored.spec)
+    server.open_conflict(address())
 }
 
 /// The nodes that have not left.
@@ -91,7 +90,7 @@ fn report_ends_as_soon_as_nobody_else_is_left() {
 }
 
 #[test]
-fn last_contender_deletes_the_conflict() {
+fn last_contender_ends_the_conflict() {
     let (mut server, [mut a, mut b, mut c]) = three();
     for agent in [&mut b, &mut c] {
         agent.release(address());

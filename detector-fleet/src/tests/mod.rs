@@ -23,6 +23,7 @@ mod own_node;
 mod pacing;
 mod questions;
 mod random_answers;
+mod resolved;
 mod restart;
 mod rights;
 mod server;

@@ -140,7 +140,11 @@ fn claimant() -> BoxedStrategy<ConflictClaimant> {
 
 fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
     let scope = prop_oneof![9 => Just(ConflictScope::Fleet), 1 => Just(ConflictScope::Node)];
-    let state = prop_oneof![Just(ConflictState::Active), Just(ConflictState::Suspected)];
+    let state = prop_oneof![
+        4 => Just(ConflictState::Active),
+        4 => Just(ConflictState::Suspected),
+        1 => Just(ConflictState::Resolved),
+    ];
     let claimants = prop_oneof![
         9 => proptest::collection::vec(claimant(), 0..5),
         1 => claimant().prop_map(|c| many(&c)),
@@ -164,6 +168,7 @@ fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
                 state,
                 confidence: Confidence::Certain,
                 raised_at: None,
+                resolved_at: None,
                 nodes: column.clone(),
                 pods: column,
                 claimants,

@@ -123,5 +123,5 @@ fn conflict_that_ended_meanwhile_is_resolved() {
         matches!(&reports[..], [r] if r.is_resolved && r.is_reporter),
         "{reports:?}"
     );
-    assert!(server.conflicts.is_empty());
+    assert_eq!(server.open_conflict(address()), None);
 }

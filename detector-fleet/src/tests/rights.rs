@@ -73,8 +73,9 @@ fn server_that_drops_the_right_is_not_asked_again_and_again() {
     b.release(address());
     let sent = b.run(&mut server);
     assert!(
-        sent.iter()
-            .any(|request| matches!(request, Request::DeleteConflict(_))),
+        sent.iter().any(
+            |request| matches!(request, Request::ReplaceConflict(_, spec) if spec.is_resolved())
+        ),
         "{sent:?}"
     );
 }

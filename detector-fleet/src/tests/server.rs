@@ -15,8 +15,9 @@ pub(super) enum Event {
     Deleted(Stored<ConflictSpec>),
 }
 
+/// Whether the watch of `node` has it. A resolved one may be there for the agent that wrote it, which ignores it.
 fn names(spec: &ConflictSpec, node: &str) -> bool {
-    spec.claimants.iter().any(|c| c.party.node == node)
+    !spec.is_resolved() && spec.claimants.iter().any(|c| c.party.node == node)
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +47,13 @@ impl Server {
                 Some(stored) if stored.version == *version => (Some(&stored.spec), after),
                 _ => return,
             },
+            Request::DeleteConflict(version) => {
+                if let Some(stored) = stored.filter(|stored| stored.version == *version) {
+                    let admitted = admission::admit_deletion(node, &stored.spec);
+                    assert_eq!(admitted, Ok(()), "{node}: {:#?}", stored.spec);
+                }
+                return;
+            }
             _ => return,
         };
         let admitted = admission::admit(node, before, after);
@@ -153,6 +161,12 @@ impl Server {
                 })
             }),
         }
+    }
+
+    /// The conflict about `subject` that is not over.
+    pub(super) fn open_conflict(&self, subject: Subject) -> Option<&ConflictSpec> {
+        let stored = self.conflicts.get(&subject.object_name())?;
+        Some(&stored.spec).filter(|spec| !spec.is_resolved())
     }
 
     /// Another writer replaces this conflict, whatever is there.

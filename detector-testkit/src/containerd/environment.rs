@@ -9,7 +9,8 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{cni::PLUGIN_DIRECTORY, mounts::PrivateMounts};
+use super::PLUGINS;
+use crate::mounts::PrivateMounts;
 
 /// The image of sandboxes, whose program waits for signals.
 pub const IMAGE: &str = "localhost/ipconflict-pause:1";
@@ -104,7 +105,7 @@ address = "{path}/containerd.sock"
 sandbox_image = "{IMAGE}"
 restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{PLUGIN_DIRECTORY}"
+bin_dir = "{path}/{PLUGINS}"
 conf_dir = "{path}/net.d"
 max_conf_num = 1
 "#

@@ -9,6 +9,7 @@ mod environment;
 use std::{
     fs,
     io::Write as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -20,8 +21,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    agent::AgentCommand, command::run_command, cri::CriClient, daemon::Daemon,
-    mounts::PrivateMounts, netns::Netns, pause_image, wait::until,
+    agent::AgentCommand, cni::PLUGIN_DIRECTORY, command::run_command, cri::CriClient,
+    daemon::Daemon, mounts::PrivateMounts, netns::Netns, pause_image, wait::until,
 };
 use environment::{PROGRAM, config, kill_processes, private_mounts, remove_leftovers};
 
@@ -31,6 +32,8 @@ pub use environment::IMAGE as PAUSE_IMAGE;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The data directory of `host-local`, in a directory of its own as in `/var/lib/cni/networks`.
 const IPAM_DIR: &str = "cni-state/networks";
+/// The directory of network plugins.
+const PLUGINS: &str = "plugins";
 
 /// A running containerd; stopped and cleaned up on drop.
 #[derive(Debug)]
@@ -71,7 +74,7 @@ pub struct Sandbox {
 
 impl Containerd {
     /// Starts containerd with these CNI plugins (a `plugins` list). The data directory of `host-local` is
-    /// [`Containerd::ipam_dir`].
+    /// [`Containerd::ipam_dir`], unless the list names one.
     ///
     /// # Errors
     /// A package is missing, or containerd does not respond in time.
@@ -106,12 +109,18 @@ impl Containerd {
             // Without it, in /var/lib/cni/networks.
             if layout == Layout::Private
                 && let Some(ipam) = plugin.get_mut("ipam").and_then(Value::as_object_mut)
+                && ipam.get("type").is_some_and(|kind| kind == "host-local")
             {
                 let data = path.join(IPAM_DIR).to_string_lossy().into_owned();
-                ipam.insert("dataDir".to_owned(), data.into());
+                ipam.entry("dataDir").or_insert(data.into());
             }
         }
         let network = json!({"cniVersion": "0.3.1", "name": "testkit", "plugins": plugins});
+        fs::create_dir(path.join(PLUGINS))?;
+        for plugin in fs::read_dir(PLUGIN_DIRECTORY).context(PLUGIN_DIRECTORY)? {
+            let plugin = plugin?;
+            symlink(plugin.path(), path.join(PLUGINS).join(plugin.file_name()))?;
+        }
         fs::create_dir(path.join("net.d"))?;
         fs::write(path.join("net.d/10-testkit.conflist"), network.to_string())?;
         fs::write(path.join("config.toml"), config(path))?;
@@ -163,6 +172,17 @@ impl Containerd {
     #[must_use]
     pub fn ipam_dir(&self) -> PathBuf {
         self.directory.path().join(IPAM_DIR)
+    }
+
+    /// Adds a network plugin, or replaces one: a program for the shell.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn add_plugin(&self, name: &str, program: &str) -> Result<()> {
+        let path = self.directory.path().join(PLUGINS).join(name);
+        fs::write(&path, program)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(())
     }
 
     /// Deletes all IPAM state while pods run, as in the incidents.

@@ -64,13 +64,14 @@ impl ConflictSelector {
     }
 }
 
-fn names(updates: &[ConflictUpdate]) -> Vec<(&str, bool)> {
-    let named = updates.iter().map(|u| (&*u.name, u.spec.is_some()));
-    named.collect()
+/// The names, and the states; `None`: no longer published.
+fn states(updates: &[ConflictUpdate]) -> Vec<(&str, Option<ConflictState>)> {
+    let state = |update: &ConflictUpdate| update.spec.as_ref().map(|spec| spec.state);
+    updates.iter().map(|u| (&*u.name, state(u))).collect()
 }
 
 #[test]
-fn conflict_is_published_with_its_pods_and_withdrawn_when_it_is_over() {
+fn conflict_is_published_with_its_pods_until_it_is_over() {
     let mut selector = ConflictSelector::default();
     let updates = selector.changes(ADDRESS, &[conflict(0xab, ADDRESS)]);
     let [
@@ -94,7 +95,11 @@ fn conflict_is_published_with_its_pods_and_withdrawn_when_it_is_over() {
         [("veth1", "web-1", strongest), ("veth2", "web-2", strongest)]
     );
     let updates = selector.changes(ADDRESS, &[]);
-    assert_eq!(names(&updates), [("10.244.1.5-000000ab", false)]);
+    let over = Some(ConflictState::Resolved);
+    assert_eq!(states(&updates), [("10.244.1.5-000000ab", over)]);
+    let end = updates[0].spec.as_ref().unwrap();
+    assert!(end.resolved_at >= spec.raised_at);
+    assert_eq!(end.pods, spec.pods);
     assert_eq!(selector.changes(ADDRESS, &[]), []);
 }
 
@@ -107,7 +112,7 @@ fn name_is_one_of_the_api_and_of_no_other_object() {
     ] {
         let mut selector = ConflictSelector::default();
         let updates = selector.changes(address, &[conflict(10, address)]);
-        assert_eq!(names(&updates), [(name, true)]);
+        assert_eq!(states(&updates), [(name, Some(ConflictState::Active))]);
         assert!(name.parse::<Subject>().is_err(), "{name}");
     }
 }
@@ -120,7 +125,8 @@ fn conflicts_of_one_address_in_two_networks_are_two_objects() {
     let updates = selector.changes(ADDRESS, &[conflict(1, ADDRESS), other.clone()]);
     assert_eq!(updates.len(), 2);
     let updates = selector.changes(ADDRESS, &[other]);
-    assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
+    let over = Some(ConflictState::Resolved);
+    assert_eq!(states(&updates), [("10.244.1.5-00000001", over)]);
 }
 
 #[test]
@@ -168,7 +174,7 @@ fn victims_of_a_sweep_are_not_published() {
     );
     victim.sweep = Some(AnomalyId(7));
     let updates = selector.changes(ADDRESS, &[victim]);
-    assert_eq!(names(&updates), [("10.244.1.5-00000001", false)]);
+    assert_eq!(states(&updates), [("10.244.1.5-00000001", None)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
-use detector_fleet::{Version, samples::report};
+use detector_fleet::{Version, objects::ConflictState, samples::report};
 
 use super::*;
 
@@ -18,6 +18,15 @@ fn spec(node: &str, pods: &str) -> ConflictSpec {
         claimant.party.node = node.to_owned();
     }
     spec
+}
+
+/// The same at its end.
+fn resolved(spec: ConflictSpec, at: WallTime) -> ConflictSpec {
+    ConflictSpec {
+        state: ConflictState::Resolved,
+        resolved_at: Some(at),
+        ..spec
+    }
 }
 
 /// The objects of one node at a server.
@@ -46,6 +55,32 @@ impl World {
             name: name.to_owned(),
             spec: spec.map(Box::new),
         });
+    }
+
+    /// The time as both clocks have it.
+    fn time(&self) -> (Timestamp, WallTime) {
+        let nanos = i64::try_from(self.now.0).unwrap();
+        (self.now, WallTime::from_unix_nanos(nanos).unwrap())
+    }
+
+    /// The conflict is over now.
+    fn end(&mut self, name: &str) {
+        let over = resolved(spec("a", "one"), self.time().1);
+        self.want(name, Some(over));
+    }
+
+    fn is_resolved(&self, name: &str) -> bool {
+        self.objects[name].spec.is_resolved()
+    }
+
+    /// Does what is due until then.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(due) = self.local.next_due().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.settle();
+        }
+        self.now = end;
     }
 
     fn store(&mut self, name: &str, spec: ConflictSpec) -> Stored<ConflictSpec> {
@@ -90,7 +125,7 @@ impl World {
     fn list(&mut self, objects: Vec<(String, Stored<ConflictSpec>)>) {
         self.local.list_begins();
         for (name, stored) in objects {
-            self.local.found(name, stored);
+            self.local.found(self.time(), name, stored);
         }
         self.local.list_ends();
     }
@@ -114,7 +149,7 @@ impl World {
                 return;
             };
             let outcome = self.serve(&name, request);
-            self.local.answer(self.now, &name, outcome);
+            self.local.answer(self.time(), &name, outcome);
         }
         panic!("it never rests: {:?}", &self.sent[self.sent.len() - 10..]);
     }
@@ -157,7 +192,9 @@ fn same_state_again_is_no_request() {
     let stored = world.objects["x"].clone();
     world.sent();
     world.want("x", Some(spec("a", "one")));
-    world.local.found("x".to_owned(), stored.clone());
+    world
+        .local
+        .found(world.time(), "x".to_owned(), stored.clone());
     world.list(vec![("x".to_owned(), stored)]);
     world.settle();
     assert_eq!(world.sent(), [""; 0]);
@@ -181,7 +218,7 @@ fn change_while_a_request_is_under_way_follows_it() {
     world.want("x", Some(spec("a", "two")));
     assert_eq!(world.send(), None, "one request at a time");
     let outcome = world.serve(&name, create);
-    world.local.answer(world.now, &name, outcome);
+    world.local.answer(world.time(), &name, outcome);
     world.settle();
     assert_eq!(world.pods("x"), Some("two"));
 }
@@ -208,7 +245,7 @@ fn object_that_another_one_changed_or_deleted_is_restored() {
     world.want("x", Some(spec("a", "one")));
     world.settle();
     let stored = world.store("x", spec("a", "defaced"));
-    world.local.found("x".to_owned(), stored);
+    world.local.found(world.time(), "x".to_owned(), stored);
     world.settle();
     assert_eq!(world.pods("x"), Some("one"));
     world.objects.clear();
@@ -273,7 +310,7 @@ fn lost_answer_is_read_again_before_anything_is_written() {
         if takes_effect {
             world.serve(&name, create);
         }
-        world.local.answer(world.now, &name, Outcome::Failed);
+        world.local.answer(world.time(), &name, Outcome::Failed);
         assert_eq!(world.send(), None, "not at once");
         world.now = world.local.next_due().unwrap();
         world.settle();
@@ -293,7 +330,7 @@ fn refused_request_is_repeated_rarely() {
     world.local.complete();
     world.want("x", Some(spec("a", "one")));
     let (name, _) = world.send().unwrap();
-    world.local.answer(world.now, &name, Outcome::Rejected);
+    world.local.answer(world.time(), &name, Outcome::Rejected);
     assert_eq!(world.send(), None);
     assert_eq!(world.local.next_due(), Some(world.now + AFTER_REJECTION));
 }
@@ -333,4 +370,168 @@ fn followed_objects_are_bounded() {
         .collect();
     world.list(stored);
     assert_eq!(world.local.entries.len(), MAX_FOLLOWED);
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn conflict_that_is_over_is_kept_for_an_hour() {
+    let mut world = World::new();
+    world.local.complete();
+    world.want("x", Some(spec("a", "one")));
+    world.settle();
+    world.end("x");
+    world.settle();
+    assert!(world.is_resolved("x"));
+    let stored = world.objects["x"].clone();
+    world.local.found(world.time(), "x".to_owned(), stored);
+    world.pass(59 * MINUTE);
+    assert_eq!(world.sent(), ["create", "replace"]);
+    world.pass(MINUTE);
+    assert_eq!(world.sent(), ["delete"]);
+    assert!(world.objects.is_empty());
+    world.want("y", None);
+    assert!(world.local.entries.is_empty());
+}
+
+#[test]
+fn conflict_that_begins_again_is_open_again() {
+    for is_answered in [true, false] {
+        let mut world = World::new();
+        world.local.complete();
+        world.want("x", Some(spec("a", "one")));
+        world.settle();
+        world.end("x");
+        let (name, end) = world.send().unwrap();
+        let ended = world.serve(&name, end);
+        if is_answered {
+            world.local.answer(world.time(), &name, ended.clone());
+        }
+        world.want("x", Some(spec("a", "two")));
+        if !is_answered {
+            world.local.answer(world.time(), &name, ended);
+        }
+        world.settle();
+        assert!(!world.is_resolved("x"));
+        world.pass(120 * MINUTE);
+        assert_eq!(world.pods("x"), Some("two"));
+    }
+}
+
+#[test]
+fn what_was_never_created_is_not_kept() {
+    for is_sent in [false, true] {
+        let mut world = World::new();
+        world.local.complete();
+        world.want("x", Some(spec("a", "one")));
+        let sent = is_sent.then(|| world.send().unwrap().0);
+        world.end("x");
+        if let Some(name) = sent {
+            world.local.answer(world.time(), &name, Outcome::Failed);
+        }
+        world.pass(MINUTE);
+        assert!(world.objects.is_empty());
+        world.want("y", None);
+        assert!(world.local.entries.is_empty());
+    }
+}
+
+#[test]
+fn open_ones_take_the_place_of_the_oldest_resolved_ones() {
+    let mut world = World::new();
+    world.local.complete();
+    // Sorted by age.
+    let name = |n: usize| format!("{n:03}");
+    let begin = |world: &mut World, n| {
+        world.want(&name(n), Some(spec("a", "one")));
+        world.pass(Duration::from_secs(2));
+    };
+    for n in 0..MAX_PUBLISHED {
+        begin(&mut world, n);
+        world.end(&name(n));
+        world.pass(Duration::from_secs(2));
+    }
+    assert_eq!(world.objects.len(), MAX_PUBLISHED);
+    assert!(!world.local.has_room());
+    for n in 0..10 {
+        begin(&mut world, MAX_PUBLISHED + n);
+    }
+    world.pass(MINUTE);
+    let names: Vec<_> = world.objects.keys().cloned().collect();
+    assert_eq!(names, Vec::from_iter((10..MAX_PUBLISHED + 10).map(name)));
+    // Their own place is still there when they end.
+    for n in 0..10 {
+        world.end(&name(MAX_PUBLISHED + n));
+    }
+    world.pass(MINUTE);
+    assert_eq!(world.objects.len(), MAX_PUBLISHED);
+    assert!(names.iter().all(|name| world.is_resolved(name)));
+    world.pass(60 * MINUTE);
+    assert!(world.objects.is_empty() && world.local.has_room());
+}
+
+#[test]
+fn what_ends_without_a_place_is_deleted() {
+    let mut world = World::new();
+    world.local.complete();
+    let names: Vec<_> = (0..MAX_PUBLISHED + 10).map(|n| n.to_string()).collect();
+    for name in &names {
+        world.want(name, Some(spec("a", "one")));
+    }
+    world.pass(MINUTE);
+    for name in &names {
+        world.end(name);
+    }
+    world.pass(10 * MINUTE);
+    assert_eq!(world.objects.len(), MAX_PUBLISHED);
+}
+
+#[test]
+fn resolved_ones_of_an_earlier_run_are_deleted_an_hour_after_their_end() {
+    for (ago, kept) in [
+        (Some(50), 10),
+        (Some(0), 60),
+        (Some(90), 0),
+        // The clock was set back.
+        (Some(-30), 60),
+        (None, 0),
+    ] {
+        let mut world = World::new();
+        let now = world.time().1.as_unix_nanos();
+        let at = ago.map(|ago| i64::try_from(now).unwrap() - ago * 60_000_000_000);
+        let at = at.and_then(WallTime::from_unix_nanos);
+        let mut over = resolved(report("10.244.1.5").conflict, world.time().1);
+        over.resolved_at = at;
+        let stored = world.store("10.244.1.5", over);
+        world.list(vec![("10.244.1.5".to_owned(), stored)]);
+        // Whether all claims of the node are known does not matter.
+        world.pass((kept * MINUTE).saturating_sub(MINUTE));
+        assert_eq!(world.objects.is_empty(), kept == 0, "{ago:?}");
+        world.pass(MINUTE);
+        assert!(world.objects.is_empty(), "{ago:?}");
+    }
+}
+
+#[test]
+fn resolved_one_that_another_agent_deleted_is_forgotten() {
+    for again in [false, true] {
+        let mut world = World::new();
+        let open = report("10.244.1.5").conflict;
+        let over = resolved(open.clone(), world.time().1);
+        let stored = world.store("10.244.1.5", over);
+        world
+            .local
+            .found(world.time(), "10.244.1.5".to_owned(), stored);
+        assert!(world.local.entries["10.244.1.5"].is_kept());
+        world.objects.clear();
+        if again {
+            world.store("10.244.1.5", open);
+        }
+        world.local.gone("10.244.1.5");
+        world.pass(120 * MINUTE);
+        assert_eq!(world.sent(), ["get"]);
+        assert_eq!(world.objects.len(), usize::from(again));
+        world.want("y", None);
+        assert!(world.local.entries.is_empty());
+    }
 }

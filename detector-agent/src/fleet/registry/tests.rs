@@ -67,6 +67,7 @@ fn conflict(nodes: &[&str]) -> ConflictSpec {
         state: ConflictState::Suspected,
         confidence: Confidence::Certain,
         raised_at: None,
+        resolved_at: None,
         nodes: String::new(),
         pods: String::new(),
         claimants: claimants.collect(),

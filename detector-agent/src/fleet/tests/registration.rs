@@ -169,10 +169,52 @@ async fn same_address_on_two_nodes_is_reported_by_one_of_them() {
     assert_eq!(reporters(false).0.min(1) + reporters(false).1.min(1), 1);
     b.send("10.244.1.5", None);
     wait(10, "end", || {
-        reporters(true) != (0, 0) && api.object(CONFLICTS, "10.244.1.5").is_none()
+        let object = api.object(CONFLICTS, "10.244.1.5").unwrap();
+        reporters(true) != (0, 0) && object["spec"]["state"] == "Resolved"
     })
     .await;
     wait(10, "holder", || is_held_by(&api, "10.244.1.5", "a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn conflict_that_is_over_is_kept_for_an_hour_by_the_agent_that_ended_it() {
+    let api = server(&[("a", "10.244.1.0/24"), ("b", "10.244.2.0/24")]);
+    let (a, b) = (Agent::start(&api, "a"), Agent::start(&api, "b"));
+    a.inbox.complete();
+    b.inbox.complete();
+    let state = || {
+        let object = api.object(CONFLICTS, "10.244.1.5")?;
+        Some(object["spec"]["state"].as_str().unwrap().to_owned())
+    };
+    let is = |wanted: &'static str| move || state().as_deref() == Some(wanted);
+    a.claim("10.244.1.5", "web");
+    wait(5, "claim", || is_held_by(&api, "10.244.1.5", "a")).await;
+    b.claim("10.244.1.5", "cart");
+    wait(5, "conflict", is("Active")).await;
+    b.send("10.244.1.5", None);
+    wait(5, "end", is("Resolved")).await;
+    let kept = api.object(CONFLICTS, "10.244.1.5").unwrap();
+    let labels = kept["metadata"]["labels"].as_object().unwrap();
+    assert!(labels.contains_key("node.ipconflict.io/b"), "{labels:?}");
+    assert!(!labels.contains_key("node.ipconflict.io/a"), "{labels:?}");
+    let owners = kept["metadata"]["ownerReferences"].as_array().unwrap();
+    assert!(owners.len() == 1 && owners[0]["name"] == "b", "{owners:?}");
+    // Also by one that is started again meanwhile.
+    sleep(Duration::from_secs(1_800)).await;
+    b.stop().await;
+    let b = Agent::start(&api, "b");
+    b.inbox.complete();
+    sleep(Duration::from_secs(1_700)).await;
+    assert_eq!(state().as_deref(), Some("Resolved"));
+    b.claim("10.244.1.5", "cart");
+    wait(5, "next conflict", is("Active")).await;
+    let raised = b.reports.lock().unwrap().len();
+    assert_eq!(raised, 1, "the end of the first one is not repeated");
+    b.send("10.244.1.5", None);
+    wait(5, "end", is("Resolved")).await;
+    wait(3_610, "deletion", || state().is_none()).await;
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,13 @@ export class CardList {
   #place;
   #id;
   #card;
+  #isFirst;
   #drawn = new Map(); // id → element
   #changed = new Set();
 
-  // `id` and `card` return the id of an item and its element.
-  constructor(place, id, card) {
+  // `id` and `card` return the id of an item and its element, `isFirst` whether it comes before all others.
+  constructor(place, id, card, isFirst = () => false) {
+    this.#isFirst = isFirst;
     this.#place = place;
     this.#id = id;
     this.#card = card;
@@ -24,7 +26,7 @@ export class CardList {
   // Returns how many items are not drawn.
   draw(items, fresh = new Set()) {
     const newer = (a, b) => (a.raised_at < b.raised_at ? 1 : -1); // RFC 3339 with microseconds, always UTC
-    const newestFirst = [...items].sort((a, b) => (a.raised_at === b.raised_at ? 0 : newer(a, b)));
+    const newestFirst = [...items].sort((a, b) => this.#isFirst(b) - this.#isFirst(a) || (a.raised_at === b.raised_at ? 0 : newer(a, b)));
     const keep = new Map();
     let after = null;
     for (const item of newestFirst.slice(0, MAX_DRAWN)) {

@@ -5,7 +5,7 @@ import { causeTag, whyLine } from "./why.js";
 
 const MAX_CARDS = 3; // more claimants are one table
 
-const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
+export const KINDS = { duplicate: "duplicate", host: "node address", flapping: "flapping" };
 const KIND_HELP = {
   duplicate: "Two or more pods claim this address.",
   host: "A pod claims an address of the node.",
@@ -55,7 +55,7 @@ export function conflictCard(conflict) {
   if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
   return element("article", { class: "card conflict", "aria-labelledby": id, "data-conflict": conflict.conflict_id },
     element("header", {},
-      element("h3", { id }, conflict.address),
+      element("h3", { id }, permalink(conflict, conflict.address)),
       element("span", { class: "tag alarm", title: KIND_HELP[conflict.kind] }, KINDS[conflict.kind] ?? conflict.kind),
       element("span", { class: "tag", title: CONFIDENCE_HELP[conflict.confidence] }, conflict.confidence),
       sweepTag(conflict),
@@ -74,7 +74,7 @@ export function anomalyCard(anomaly) {
   const pod = anomaly.pod || anomaly.device ? podName(anomaly, "span") : null;
   return element("article", { class: `card anomaly ${severityClass(anomaly)}`, "aria-labelledby": id, "data-anomaly": anomaly.anomaly_id },
     element("header", {},
-      element("h3", { id }, subject),
+      element("h3", { id }, permalink(anomaly, subject)),
       element("span", { class: `tag ${severityClass(anomaly)}` }, ANOMALIES[anomaly.kind] ?? anomaly.kind),
       pod,
       period(anomaly)),
@@ -103,8 +103,14 @@ export function endedEntry(item) {
       element("span", { class: "who" }, names.slice(0, 3).join(", ") + more),
       item.diagnosis ? causeTag(item.diagnosis) : null,
       element("span", { class: "when" }, "lasted ", durationText(new Date(item.resolved_at) - new Date(item.raised_at)), ", until ", time(item.resolved_at))),
-    isConflict ? claimants(item) : element("p", { class: "detail" }, `${item.detail}.`),
+    element("p", { class: "detail" }, permalink(item, "Link to this one"), isConflict ? null : `: ${item.detail}.`),
+    isConflict ? claimants(item) : null,
     whyLine(item, `api/v1/${isConflict ? "conflicts" : "anomalies"}/${idOf(item)}`));
+}
+
+// A link to the page that shows this one only.
+export function permalink(item, text) {
+  return element("a", { class: "permalink", href: `?id=${idOf(item)}`, title: "Link to this one" }, text);
 }
 
 // A claimant, or the pod of an anomaly, in a line of text.
@@ -129,7 +135,7 @@ function vlanTag(conflict) {
 
 function sweepTag(conflict) {
   if (!conflict.sweep) return null;
-  return element("a", { class: "tag", href: "#anomalies-section", title: "One pod claims many addresses of others: see the address sweep among the anomalies." }, "part of a sweep");
+  return element("a", { class: "tag", href: `?id=${conflict.sweep}`, title: "One pod claims many addresses of others: see the address sweep." }, "part of a sweep");
 }
 
 function networkTag(conflict) {

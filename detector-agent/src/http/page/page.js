@@ -4,8 +4,8 @@ import { CardList } from "./page/card_list.js";
 import { anomalyCard, conflictCard, endedEntry, idOf, searchText, severityClass } from "./page/cards.js";
 import { follow, isLost, load, request, retryNow } from "./page/connection.js";
 import { $, counted, refreshElapsed, showCount } from "./page/dom.js";
+import { byGroup, groupCard, isFirst } from "./page/groups.js";
 import { drawHealth } from "./page/health.js";
-import { byIncident, incidentCard } from "./page/incidents.js";
 
 const HEALTH_INTERVAL = 5000;
 const REFRESH_INTERVAL = 15000; // "last seen" of evidence changes without an event
@@ -25,8 +25,24 @@ let ended = []; // conflicts and anomalies, newest first
 let health = null; // latest response of readyz
 let appliedEvents = 0;
 
-const conflictCards = new CardList($("active"), (conflict) => conflict.conflict_id, conflictCard);
-const anomalyCards = new CardList($("anomalies"), (item) => item.incident ?? item.anomaly_id, (item) => item.members ? incidentCard(item) : anomalyCard(item));
+const cardId = (item) => item.group ?? idOf(item);
+const card = (item) => (item.members ? groupCard(item) : item.conflict_id ? conflictCard(item) : anomalyCard(item));
+const conflictCards = new CardList($("active"), cardId, card, isFirst);
+const anomalyCards = new CardList($("anomalies"), cardId, card);
+
+// ---- what the URL selects: one conflict or anomaly, or what matches the filter ----
+
+const selected = new URLSearchParams(location.search);
+const selectedId = selected.get("id");
+$("filter").value = selected.get("q") ?? "";
+$("selected").hidden = !selectedId;
+
+function keepFilterInUrl() {
+  const url = new URL(location.href);
+  if ($("filter").value) url.searchParams.set("q", $("filter").value);
+  else url.searchParams.delete("q");
+  history.replaceState(null, "", url);
+}
 
 // ---- drawing ----
 
@@ -42,20 +58,27 @@ function draw() {
   clearTimeout(drawTimer);
   drawTimer = null;
   const terms = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const matching = (items) => terms.length ? [...items.values()].filter((item) => terms.every((term) => searchText(item).includes(term))) : [...items.values()];
+  const isWanted = (item) => (selectedId ? idOf(item) === selectedId : terms.every((term) => searchText(item).includes(term)));
+  const matching = (items) => [...items.values()].filter(isWanted);
   const [conflicts, others] = [matching(active), matching(anomalies)];
-  const grouped = byIncident(others);
-  grouped.filter((item) => item.members).forEach((item) => anomalyCards.mark(item));
-  showMore("active-more", conflictCards.draw(conflicts, fresh), "conflicts");
-  showMore("anomalies-more", anomalyCards.draw(grouped), "anomalies");
+  // A sweep is the card of the conflicts that it stands for.
+  const isSweep = (item) => item.kind === "address_sweep" && conflicts.some((conflict) => conflict.sweep === item.anomaly_id);
+  const rest = others.filter((item) => !isSweep(item));
+  const lists = [[conflictCards, [...conflicts, ...others.filter(isSweep)], "active-more", "conflicts"], [anomalyCards, rest, "anomalies-more", "anomalies"]];
+  for (const [cards, items, more, name] of lists) {
+    const grouped = selectedId ? items : byGroup(items);
+    grouped.filter((item) => item.members).forEach((item) => cards.mark(item));
+    showMore(more, cards.draw(grouped, fresh), name);
+  }
   fresh.clear();
   drawHeadline();
-  $("anomalies-section").hidden = others.length === 0;
-  $("anomalies-title").textContent = counted(others.length, "anomaly", "anomalies");
+  $("anomalies-section").hidden = rest.length === 0;
+  $("anomalies-title").textContent = counted(rest.length, "anomaly", "anomalies");
   showCount("conflict-count", active.size, active.size ? "alarm" : "");
   showCount("anomaly-count", anomalies.size, severityClass({ severity: SEVERITIES.findLast((one) => [...anomalies.values()].some((item) => item.severity === one)) }));
   $("filter-box").hidden = active.size + anomalies.size < 4 && !terms.length;
-  $("no-match").hidden = !terms.length || conflicts.length + others.length > 0;
+  $("no-match").hidden = !(terms.length || selectedId) || conflicts.length + others.length > 0;
+  $("no-match").textContent = selectedId ? "It is not open; see the history below." : "Nothing matches the filter.";
   document.title = `${active.size ? `(${active.size}) ` : ""}IP conflicts · ${$("node").textContent}`;
 }
 
@@ -73,7 +96,11 @@ function drawHeadline() {
   let title = counted(count, "IP address in conflict", "IP addresses in conflict");
   let note = kinds.size === 1 ? KIND_EFFECT[[...kinds][0]] : KIND_EFFECT.duplicate;
   let severity = "alarm";
-  if (count === 0 && health && !health.ready) {
+  if (count > 0 && [...active.values()].every((conflict) => conflict.sweep) && worst?.kind === "address_sweep") {
+    const sweeps = [...anomalies.values()].filter((item) => item.kind === "address_sweep").length;
+    title = `${counted(sweeps, "pod claims", "pods claim")} ${counted(count, "address", "addresses")} of others`;
+    note = worst.guidance.effect;
+  } else if (count === 0 && health && !health.ready) {
     [title, note, severity] = ["Starting", "Conflicts are not known until the agent has read the kernel state.", "incomplete"];
   } else if (count === 0) {
     [title, note, severity] = ["No IP address conflict", "No address on this node is claimed by two pods.", "ok"];
@@ -94,7 +121,7 @@ function drawEnded() {
   const open = new Set([...document.querySelectorAll("#ended > details[open]")].map((entry) => entry.dataset.id));
   $("ended").replaceChildren(...ended.map((item) => {
     const entry = endedEntry(item);
-    entry.open = open.has(idOf(item));
+    entry.open = open.has(idOf(item)) || idOf(item) === selectedId;
     return entry;
   }));
   $("ended-none").hidden = ended.length > 0;
@@ -114,12 +141,21 @@ async function loadAll() {
 async function loadHistory() {
   try {
     ended = (await load(`api/v1/history?limit=${MAX_ENDED}`)).history;
+    if (selectedId) ended = await selectEnded();
     $("ended-none").textContent = "Nothing has ended.";
   } catch {
     // The rest of the page works without a disk.
     $("ended-none").textContent = "The history cannot be read; see Health.";
   }
   drawEnded();
+}
+
+// The selected one if it ended, which may be older than those that the page lists.
+async function selectEnded() {
+  const known = ended.filter((item) => idOf(item) === selectedId);
+  if (known.length || active.has(selectedId) || anomalies.has(selectedId)) return known;
+  const found = await Promise.allSettled(["conflicts", "anomalies"].map((list) => load(`api/v1/${list}/${encodeURIComponent(selectedId)}`)));
+  return found.filter((answer) => answer.value).map((answer) => answer.value.conflict ?? answer.value.anomaly);
 }
 
 function showConflicts(all) {
@@ -143,7 +179,7 @@ function apply(event) {
   // What begins again is not over.
   const others = ended.filter((other) => idOf(other) !== idOf(item));
   const isEnded = item.state === "resolved";
-  if (isEnded || others.length < ended.length) {
+  if ((isEnded && (!selectedId || idOf(item) === selectedId)) || others.length < ended.length) {
     ended = isEnded ? [item, ...others].slice(0, MAX_ENDED) : others;
     drawEnded();
   }
@@ -203,7 +239,10 @@ async function loadHealth() {
 
 // ---- input and timers ----
 
-$("filter").addEventListener("input", draw);
+$("filter").addEventListener("input", () => {
+  keepFilterInUrl();
+  draw();
+});
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
   void loadHealth();

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use detector_event::{AnyEvent, Change};
 
 use super::History;
-use crate::{
-    persist::{WriteRequest, handle::RequestQueue},
-    sinks::EventSink,
-};
+use crate::{persist::handle::RequestQueue, sinks::EventSink};
 
 /// Adds what ends to the history, and has the newest event of what is open stored, so that its end can be completed from it.
 #[derive(Debug)]
@@ -37,8 +34,7 @@ impl HistorySink {
 
     fn store(&self, event: &AnyEvent) {
         if let Some(requests) = &self.requests {
-            // What finds no room is counted, and completed by the next full list.
-            let _ = requests.send(WriteRequest::Event(event.clone()));
+            requests.send_event(event.clone());
         }
     }
 }

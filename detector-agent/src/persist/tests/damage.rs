@@ -97,7 +97,7 @@ fn a_hanging_store_delays_nothing_and_gets_all_afterwards() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let (resume, wait) = mpsc::channel::<()>();
-    let wait = std::sync::Mutex::new(wait);
+    let wait = Mutex::new(wait);
     let open = move || {
         // The disk does not answer until the test lets it.
         let _ = wait.lock().unwrap().recv();

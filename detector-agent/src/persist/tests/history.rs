@@ -297,3 +297,32 @@ fn event_that_is_too_large_is_counted_and_not_stored() {
     drop(node);
     assert_eq!(ids(&stored(directory.path(), BOUNDS)), []);
 }
+
+/// More than the queue takes while the disk is busy: nothing of it is stored before it is over.
+#[test]
+fn storm_that_is_over_before_it_is_stored_is_in_the_history() {
+    const STORM: u16 = 3_000;
+    let directory = tempfile::tempdir().unwrap();
+    let bounds = HistoryBounds {
+        entries: 10_000,
+        ..BOUNDS
+    };
+    let store = Arc::new(Store::at(directory.path()));
+    let history = stored(directory.path(), bounds);
+    let mut node = TestNode::with_history(Arc::clone(&store), history);
+    let database = store.database().unwrap();
+    let busy = database.begin_write().unwrap();
+    for number in 0..STORM {
+        let [high, low] = number.to_be_bytes();
+        let address = format!("10.1.{high}.{low}");
+        let mut end = samples::resolved(&address);
+        end.data.resolved_at = Some(WallTime::now());
+        node.offer(samples::raised(&address));
+        node.offer(end);
+    }
+    busy.abort().unwrap();
+    drop(database);
+    let ended: HashSet<_> = node.ended().into_iter().collect();
+    assert_eq!(ended.len(), usize::from(STORM));
+    assert_eq!(node.delivered("dropped"), 0);
+}

@@ -41,20 +41,14 @@ impl TestNode {
         Self::with_history(store, History::default())
     }
 
-    fn with_history(store: Store, history: History) -> Self {
+    fn with_history(store: impl Into<Arc<Store>>, history: History) -> Self {
         let history = Arc::new(history);
         let health = Health::default();
         let metrics = Arc::new(Metrics::new());
         let part = health.part(Role::Sink, "state");
         let refresh = Duration::from_secs(30);
-        let (persistence, thread) = start(
-            Arc::new(store),
-            Arc::clone(&history),
-            refresh,
-            part,
-            &metrics,
-        )
-        .unwrap();
+        let (persistence, thread) =
+            start(store.into(), Arc::clone(&history), refresh, part, &metrics).unwrap();
         let Persistence {
             handle,
             sink,

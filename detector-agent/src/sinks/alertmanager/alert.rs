@@ -33,7 +33,7 @@ pub(super) struct Alert {
     starts_at: WallTime,
     /// When it was resolved; of an active one, when it expires unless it is sent again.
     pub(super) ends_at: WallTime,
-    /// The node's status page.
+    /// The status page with it.
     #[serde(rename = "generatorURL", skip_serializing_if = "Option::is_none")]
     generator_url: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Alert {
             ends_at: event
                 .resolved_at()
                 .unwrap_or_else(|| now.after(settings.expire_after)),
-            generator_url: status_page.map(|url| url.of_node(node)),
+            generator_url: status_page.map(|url| url.of_finding(node, event.subject_id())),
         }
     }
 
@@ -257,7 +257,9 @@ mod tests {
         assert_eq!(labels["team"], "ipam");
         assert_eq!(labels["severity"], "page");
         assert_eq!(labels["cluster"], "east");
-        assert_eq!(alert["generatorURL"], "https://ip.example.org/node-1/");
+        let id = samples::subject_id("10.0.0.1");
+        let page = format!("https://ip.example.org/node-1/?id={id}");
+        assert_eq!(alert["generatorURL"], page);
         let conflict = posted(samples::raised("10.0.0.1"), &settings);
         assert_eq!(conflict["labels"]["team"], "network");
         assert_eq!(conflict["labels"]["severity"], "critical");

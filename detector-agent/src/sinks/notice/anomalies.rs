@@ -44,8 +44,9 @@ impl AnomalyFacts<'_> {
             next_step: repair.unwrap_or(next_step),
             changed: of.changed.clone(),
             list: list.filter(|_| of.count > 1).into_iter().collect(),
-            context: format!("{} · {} · {}", data.kind.name(), of.since, of.id),
+            context: format!("{} · {}", data.kind.name(), of.since()),
             node: of.node.to_owned(),
+            subject: of.subject,
         }
     }
 
@@ -54,14 +55,14 @@ impl AnomalyFacts<'_> {
         let data = &group.shown;
         match (of.is_resolved(), of.count) {
             (false, 1) => anomaly_line(data),
-            (false, count) => finding(data.kind, count, of.node),
+            (false, count) => finding(data.kind, count, &of.place),
             (true, 1) => {
                 let reason = resolve_reason(data);
-                format!("{} on {}: {reason}", anomaly_subject(data), of.node)
+                format!("{} on {}: {reason}", anomaly_subject(data), of.place)
             }
             (true, count) => {
                 let lasted = of.lasted();
-                format!("{count} on {} are over after {lasted}", of.node)
+                format!("{count} on {} are over after {lasted}", of.place)
             }
         }
     }

@@ -108,6 +108,8 @@ pub(super) struct GroupClaimant {
     pub(super) device: String,
     /// How it is called in a sentence.
     pub(super) name: String,
+    /// Whether it left one of the addresses.
+    pub(super) has_left: bool,
     /// Whether its pod is known.
     pub(super) is_pod_known: bool,
     /// Whether it contests an address that another one holds.
@@ -121,6 +123,7 @@ impl GroupClaimant {
         Self {
             device: claimant.device.clone(),
             name: summary::claimant(scope, claimant),
+            has_left: claimant.left.is_some(),
             is_pod_known: claimant.pod.is_some(),
             is_contester: false,
             rightful: claimant.rightful,
@@ -178,6 +181,7 @@ impl ConflictGroup {
                 if !known.is_pod_known {
                     (known.name, known.is_pod_known) = (new.name, new.is_pod_known);
                 }
+                known.has_left |= new.has_left;
                 known.rightful = known.rightful.filter(|_| known.rightful == new.rightful);
             } else if self.claimants.len() < CLAIMANTS {
                 self.claimants.push(new);

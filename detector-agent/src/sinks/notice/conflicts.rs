@@ -1,10 +1,10 @@
 //! What a message about conflicts with the same claimants contains.
 
-use detector_engine::{ConflictKind, ConflictScope};
+use detector_engine::ConflictKind;
 use detector_event::{
     SubjectKind,
     next_step::{ConflictSituation, Rights},
-    summary::enumeration,
+    summary::{enumeration, on_node},
 };
 
 use super::{
@@ -56,23 +56,19 @@ impl ConflictFacts<'_> {
             changed: of.changed.clone(),
             list: list.filter(|_| self.of.count > 1).into_iter().collect(),
             context: format!(
-                "{} · {} · {} · {}",
+                "{} · {} · {}",
                 group.kind.name(),
                 group.confidence.name(),
-                of.since,
-                of.id
+                of.since()
             ),
             node: of.node.to_owned(),
+            subject: of.subject,
         }
     }
 
     fn finding(&self) -> String {
         let group = self.group;
-        // In the fleet, each claimant has its node.
-        let on = match group.scope {
-            ConflictScope::Node => format!(" on {}", self.of.node),
-            ConflictScope::Fleet => String::new(),
-        };
+        let on = on_node(group.scope, self.of.node, self.of.cluster);
         let (addresses, is, moves, them) = match (self.of.count, group.addresses.first()) {
             (1, Some(address)) => (address.clone(), "is", "moves", "it"),
             (count, _) => (format!("{count} addresses"), "are", "move", "them"),
@@ -80,8 +76,15 @@ impl ConflictFacts<'_> {
         let claimants = self.claimants(|_| true).unwrap_or_default();
         if self.of.is_resolved() {
             let lasted = self.of.lasted();
+            let kept: Vec<_> = group.claimants.iter().filter(|c| !c.has_left).collect();
+            let kept = match (group.kind, &kept[..]) {
+                (ConflictKind::Duplicate | ConflictKind::Host, [one]) => {
+                    format!(", and {} kept {them}", one.name)
+                }
+                _ => String::new(),
+            };
             return format!(
-                "{addresses} {is} no longer in conflict{on}; {claimants} claimed {them} for {lasted}"
+                "{addresses} {is} no longer in conflict{on}; {claimants} claimed {them} for {lasted}{kept}"
             );
         }
         match group.kind {
@@ -138,12 +141,12 @@ impl ConflictFacts<'_> {
             kind: group.kind,
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
-            pods: self.claimants(|claimant| claimant.is_pod_known),
-            suspects: self.claimants(|claimant| claimant.is_contester),
+            pods: &|| self.claimants(|claimant| claimant.is_pod_known),
+            suspects: &|| self.claimants(|claimant| claimant.is_contester),
             rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
-            rightful: self.claimants(|claimant| claimant.rightful == Some(true)),
-            not_rightful: self.claimants(|claimant| claimant.rightful == Some(false)),
-            to_recreate: self.claimants(is_other),
+            rightful: &|| self.claimants(|claimant| claimant.rightful == Some(true)),
+            not_rightful: &|| self.claimants(|claimant| claimant.rightful == Some(false)),
+            to_recreate: &|| self.claimants(is_other),
             newest: newest.map(|newest| (group.pod_of(&newest.device), newest.by)),
         };
         situation.next_step()

@@ -14,7 +14,9 @@ mod tests;
 use std::{cmp::Reverse, time::Duration};
 
 use detector_engine::{AnomalyKind, ConflictKind};
-use detector_event::{AnyEvent, Change, SubjectKind, WallTime, clean, guidance::Severity};
+use detector_event::{
+    AnyEvent, Change, SubjectId, SubjectKind, WallTime, clean, guidance::Severity,
+};
 
 use self::{
     anomalies::AnomalyFacts, anomaly_group::AnomalyGroup, conflict_group::ConflictGroup,
@@ -45,9 +47,11 @@ pub(in crate::sinks) struct Notice {
     pub(in crate::sinks) changed: Vec<&'static str>,
     /// Further addresses or conflicts, one line each.
     pub(in crate::sinks) list: Vec<String>,
-    /// Kind, confidence, time and id.
+    /// Kind, confidence and time.
     pub(in crate::sinks) context: String,
     pub(in crate::sinks) node: String,
+    /// What it is about, if that is one conflict or anomaly.
+    pub(in crate::sinks) subject: Option<SubjectId>,
 }
 
 impl Notice {
@@ -165,7 +169,7 @@ fn of_group(events: &[&AnyEvent], of: &Facts<'_>) -> Option<Notice> {
 fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
     let events: Vec<_> = message.events.iter().collect();
     let of = Facts::new(message, &events);
-    let (count, node) = (of.count, of.node);
+    let (count, node) = (of.count, &of.place);
     let has_only_conflicts = events.iter().all(|e| matches!(e, AnyEvent::Conflict(_)));
     let (title, finding) = match (has_only_conflicts, of.is_resolved()) {
         (true, false) => (
@@ -206,8 +210,9 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
         }),
         changed: of.changed.clone(),
         list,
-        context: format!("{} · {}", of.since, of.id),
-        node: node.to_owned(),
+        context: of.since(),
+        node: of.node.to_owned(),
+        subject: of.subject,
     }
 }
 
@@ -215,13 +220,17 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
 struct Facts<'m> {
     change: Change,
     node: &'m str,
+    cluster: Option<&'m str>,
+    /// The node, with its cluster if that has a name.
+    place: String,
     /// How many findings they are.
     count: usize,
     since: WallTime,
     lasted: Duration,
     /// What changed since the message before.
     changed: Vec<&'static str>,
-    id: String,
+    /// The finding, if it is one.
+    subject: Option<SubjectId>,
 }
 
 impl<'m> Facts<'m> {
@@ -239,19 +248,36 @@ impl<'m> Facts<'m> {
             changed.sort_unstable();
             changed.dedup();
         }
+        let node = events.first().map_or("", |event| event.node());
+        let cluster = events.first().and_then(|event| event.cluster());
+        let place = match cluster {
+            Some(cluster) => format!("{node} (cluster {cluster})"),
+            None => node.to_owned(),
+        };
+        let subject = match events {
+            [event] => Some(event.subject_id()),
+            _ => None,
+        };
         Self {
             change: message.change,
-            node: events.first().map_or("", |event| event.node()),
+            node,
+            cluster,
+            place,
             count: events.len(),
             since,
             lasted: until.unwrap_or(since).since(since),
             changed,
-            id: message.incident.to_string(),
+            subject,
         }
     }
 
     fn is_resolved(&self) -> bool {
         self.change == Change::Resolved
+    }
+
+    /// When they began, for people.
+    fn since(&self) -> String {
+        format!("since {}", self.since.to_seconds_text())
     }
 
     /// How long they lasted, in whole seconds.

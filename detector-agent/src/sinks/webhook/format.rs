@@ -55,12 +55,23 @@ fn icon(notice: &Notice) -> &'static str {
     }
 }
 
+/// The status page with the conflict or the anomaly, or that of the node.
+fn page_of(notice: &Notice, url: &StatusPageUrl) -> String {
+    match notice.subject {
+        Some(id) => url.of_finding(&notice.node, id),
+        None => url.of_node(&notice.node),
+    }
+}
+
 /// Title and URL of the pages to read on.
 fn links(notice: &Notice, status_page: Option<&StatusPageUrl>) -> Vec<(String, String)> {
     let runbook = (notice.kind.runbook_title(), notice.kind.runbook_url());
     let status_page = status_page.map(|url| {
-        let title = format!("Status page of {}", notice.node);
-        (title, url.of_node(&notice.node))
+        let title = match notice.subject {
+            Some(_) => "Details on the status page".to_owned(),
+            None => format!("Status page of {}", notice.node),
+        };
+        (title, page_of(notice, url))
     });
     std::iter::once(runbook).chain(status_page).collect()
 }
@@ -166,7 +177,7 @@ fn pagerduty(
         },
     });
     if let Some(url) = status_page {
-        event["client_url"] = json!(url.of_node(&notice.node));
+        event["client_url"] = json!(page_of(notice, url));
     }
     event
 }
@@ -295,6 +306,37 @@ mod tests {
         assert_eq!(
             links,
             "<https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks/IPAddressConflict.md#duplicate|Runbook IPAddressConflict> · <https://ip.example.org/node-1/?a=1&amp;b=2|Status page of node-1>"
+        );
+    }
+
+    #[test]
+    fn message_about_one_conflict_has_cluster_time_and_a_link_to_it() {
+        let mut event = samples::raised("10.0.0.1");
+        event.data.cluster = Some("east".to_owned());
+        let slack = body(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(text.contains(" on node-1 (cluster east)"), "{text}");
+        let blocks = slack["blocks"].to_string();
+        assert!(
+            blocks.contains("certain · since 2026-11-21 01:02:03Z"),
+            "{blocks}"
+        );
+        let id = samples::subject_id("10.0.0.1").to_string();
+        let link = format!("?a=1&amp;b=2&amp;id={id}|Details on the status page>");
+        assert!(blocks.contains(&link), "{blocks}");
+        // The id is part of the link alone.
+        assert_eq!(blocks.matches(&id).count(), 1, "{blocks}");
+    }
+
+    #[test]
+    fn end_names_who_kept_the_address() {
+        let mut event = samples::resolved("10.0.0.1");
+        event.data.claimants[1].left = Some(detector_engine::LeaveReason::DeviceRemoved);
+        let slack = body(Format::Slack, &event);
+        let text = slack["text"].as_str().unwrap();
+        assert!(
+            text.ends_with("claimed it for 1s, and default/a (veth-a) kept it"),
+            "{text}"
         );
     }
 

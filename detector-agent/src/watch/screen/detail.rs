@@ -1,7 +1,9 @@
 //! The details of one conflict or anomaly.
 
 use detector_engine::ConflictScope;
-use detector_event::{AnomalyData, ClaimantData, ConflictData, Guidance, clean, row::Item, text};
+use detector_event::{
+    AnomalyData, ClaimantData, ConflictData, DiagnosisData, Guidance, clean, row::Item, text,
+};
 use ratatui::{
     style::{Modifier, Style},
     text::{Line, Span},
@@ -46,6 +48,7 @@ fn conflict_lines(
         }
         (ConflictScope::Node, Some(_)) => {}
     }
+    cause_line(lines, conflict.diagnosis.as_deref());
     guidance_lines(lines, conflict.guidance.as_ref());
     for claimant in &conflict.claimants {
         lines.push(Line::default());
@@ -140,6 +143,7 @@ fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: 
     let title = format!("anomaly: {}", anomaly.kind.name());
     let detail = clean(&anomaly.detail).into_owned();
     lines.extend([title, period, detail].map(Line::from));
+    cause_line(lines, anomaly.diagnosis.as_deref());
     guidance_lines(lines, anomaly.guidance.as_ref());
     lines.push(Line::default());
     for (name, value) in facts {
@@ -149,9 +153,19 @@ fn anomaly_lines(lines: &mut Vec<Line<'static>>, anomaly: &AnomalyData, period: 
     }
 }
 
-/// The next step, and the runbook.
+/// The cause, if it is known.
+fn cause_line(lines: &mut Vec<Line<'static>>, diagnosis: Option<&DiagnosisData>) {
+    if let Some(cause) = diagnosis.and_then(DiagnosisData::cause_text) {
+        lines.push(Line::from(format!("Cause: {}", clean(&cause))));
+    }
+}
+
+/// The effect on traffic, the next step, and the runbook.
 fn guidance_lines(lines: &mut Vec<Line<'static>>, guidance: Option<&Guidance>) {
     if let Some(guidance) = guidance {
+        if let Some(effect) = &guidance.effect {
+            lines.push(Line::from(format!("Effect: {}", clean(effect))));
+        }
         let next = format!("Next: {}", clean(&guidance.next_step));
         lines.push(Line::from(next));
         lines.push(Line::from(clean(&guidance.runbook_url).into_owned()));

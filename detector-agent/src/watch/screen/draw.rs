@@ -1,6 +1,11 @@
 //! Drawing of the screen: header, body and footer.
 
-use detector_event::{WallTime, clean, guidance::Severity, row::shorten_end, text::Colour};
+use detector_event::{
+    WallTime, clean,
+    guidance::Severity,
+    row::{Item, shorten_end},
+    text::Colour,
+};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -15,15 +20,16 @@ use super::{super::view_model::ConnectionState, Body, View, detail, table};
 const HELP: &str = "\
 ↑ ↓ j k       select a row, or scroll the details
 pgup pgdn     ten rows; home, end
-enter         details of the selected row; esc closes them
+enter         details of the row, or the rows of a group (+N); esc closes them
 /             filter by address, pod, device, MAC or kind; esc clears it
+s g h         sort, ungroup rows, hide ended ones
 q             quit
 
 →             the claimant that receives the node's traffic for the address
 certain       two claimants have the address assigned, or a permanent neighbour entry
 observed      claims seen in frames or in the neighbour table
 anomaly       not a conflict yet: it can lead to one, or disrupts traffic already
-lasted        a resolved conflict";
+lasted        an ended conflict";
 
 impl View {
     pub(super) fn style(&self, colour: Color) -> Style {
@@ -64,8 +70,8 @@ impl View {
 
     /// Draws the table, or why there is none. Returns the values that all rows share and no column shows, and the position.
     fn draw_body(&mut self, frame: &mut Frame<'_>, area: Rect, now: WallTime) -> (String, String) {
-        let items = self.model.items(&self.filter);
-        if items.is_empty() {
+        let rows = self.model.rows(&self.options);
+        if rows.is_empty() {
             let text = match (self.model.len(), self.model.ready) {
                 (1.., _) => "Nothing matches the filter.",
                 (0, true) => "No IP address conflict.",
@@ -74,18 +80,34 @@ impl View {
             frame.render_widget(Paragraph::new(text).centered(), area);
             return Default::default();
         }
-        let (count, total) = (items.len(), self.model.len());
-        let layout = table::Layout::new(&items, usize::from(area.width), now);
+        let (count, total) = (rows.len(), self.model.len());
+        let layout = table::Layout::new(&rows, usize::from(area.width), now);
         let style = |colour| match self.colour {
             Colour::On => Style::new().fg(colour),
             Colour::Off => Style::new(),
         };
-        let widget = layout.table(&items, now, style);
-        let note = layout.shared();
+        let widget = layout.table(&rows, now, style);
+        let mut notes = vec![format!("by {}", self.options.sort.name())];
+        notes.extend(layout.shared());
+        notes.extend(
+            self.options
+                .hides_ended
+                .then(|| "ended ones hidden".to_owned()),
+        );
+        let note = notes.join("   ");
+        let ended = rows
+            .iter()
+            .position(|row| row.first().is_some_and(Item::is_resolved));
         frame.render_stateful_widget(widget, area, &mut self.table);
         let first = self.table.offset() + 1;
-        let rows = usize::from(area.height.saturating_sub(1));
-        let last = (self.table.offset() + rows).min(count);
+        let lines = usize::from(area.height.saturating_sub(1));
+        let is_heading_shown = ended.is_some_and(|at| (first..first + lines).contains(&(at + 1)));
+        let lines = lines.saturating_sub(if is_heading_shown {
+            table::ENDED_HEADING
+        } else {
+            0
+        });
+        let last = (self.table.offset() + lines).min(count);
         let mut position = format!("{first}–{last} of {count}");
         if count < total {
             position += &format!(" (all: {total})");
@@ -139,13 +161,18 @@ impl View {
 
     fn draw_footer(&self, frame: &mut Frame<'_>, area: Rect, position: &str) {
         let keys = match &self.body {
-            _ if self.is_editing_filter => format!("/{}▏  enter done   esc clear", self.filter),
+            _ if self.is_editing_filter => {
+                format!("/{}▏  enter done   esc clear", self.options.filter)
+            }
             Body::Detail(..) => "esc back   ↑↓ scroll   ? help   q quit".to_owned(),
             Body::Help => "any key back   q quit".to_owned(),
-            Body::Table if self.filter.is_empty() => {
-                "enter details   / filter   ? help   q quit".to_owned()
+            Body::Table if self.options.filter.is_empty() => {
+                "enter open  / filter  s sort  g groups  h ended  ? help  q quit".to_owned()
             }
-            Body::Table => format!("filter: {}   esc clear   ? help   q quit", self.filter),
+            Body::Table => format!(
+                "filter: {}   esc clear   ? help   q quit",
+                self.options.filter
+            ),
         };
         let width = u16::try_from(position.chars().count()).unwrap_or(u16::MAX);
         let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(width)])

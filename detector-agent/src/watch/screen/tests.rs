@@ -229,7 +229,13 @@ fn filter_keeps_matching_rows_and_the_position_counts_them() {
         })
         .collect();
     let mut view = view(overview(conflicts, Vec::new()));
-    assert_shows(&drawn_at(&mut view, 80, 34), &["1–30 of 202"]);
+    // They have the same claimants.
+    assert_shows(
+        &drawn_at(&mut view, 80, 34),
+        &["10.0.1.201 +201", "1–1 of 1 (all: 202)"],
+    );
+    press(&mut view, KeyCode::Char('g'));
+    assert_shows(&drawn_at(&mut view, 80, 34), &["KIND", "1–30 of 202"]);
     press(&mut view, KeyCode::End);
     assert_shows(&drawn_at(&mut view, 80, 34), &["173–202 of 202"]);
     press(&mut view, KeyCode::Char('/'));
@@ -257,6 +263,74 @@ fn filter_keeps_matching_rows_and_the_position_counts_them() {
 }
 
 #[test]
+fn sweep_is_the_first_row_and_opens_to_its_victims() {
+    let sweep = samples::sweep("10.0.0.1").data;
+    let victim = |n: u8| ConflictData {
+        sweep: Some(sweep.anomaly_id),
+        ..conflict(&format!("{n:x}"), &format!("10.0.0.{n}"), "active")
+    };
+    let mut conflicts: Vec<_> = (1..=40).map(victim).collect();
+    let other = [("c", "web-c"), ("d", "web-d")];
+    conflicts.push(conflict_of("99", "10.0.9.9", "active", &other));
+    let mut view = view(overview(conflicts, vec![sweep.clone()]));
+    let folded = drawn_at(&mut view, 80, 10);
+    assert_shows(
+        &folded,
+        &[
+            "address_sweep",
+            "+40",
+            "default/a: the pod",
+            "1–2 of 2 (all: 42)",
+        ],
+    );
+    assert!(folded.find("+40") < folded.find("10.0.9.9"), "{folded}");
+    press(&mut view, KeyCode::Enter);
+    assert_shows(&drawn_at(&mut view, 80, 60), &["  10.0.0.40", "of 42"]);
+    // A row that stands for one item opens to its details.
+    press(&mut view, KeyCode::Enter);
+    let effect = "Effect: The node's traffic for these addresses still goes to the victims.";
+    assert_shows(&drawn_at(&mut view, 100, 20), &[effect]);
+    press(&mut view, KeyCode::Esc);
+    assert_eq!(press(&mut view, KeyCode::Esc), KeyOutcome::Continue);
+    assert_shows(&drawn_at(&mut view, 80, 10), &["1–2 of 2"]);
+}
+
+#[test]
+fn ended_conflicts_are_set_apart_and_can_be_hidden() {
+    let ended = ["2", "3"].map(|id| conflict(id, &format!("10.0.0.{id}"), "resolved"));
+    let mut view = view(Overview {
+        resolved: ended.into(),
+        ..overview(vec![conflict("1", "10.0.0.1", "active")], Vec::new())
+    });
+    assert_shows(&drawn(&mut view), &["ENDED", "10.0.0.3", "1–3 of 3"]);
+    press(&mut view, KeyCode::Char('h'));
+    let hidden = drawn(&mut view);
+    assert_shows(&hidden, &["ended ones hidden", "1–1 of 1"]);
+    assert!(!hidden.contains("10.0.0.3"), "{hidden}");
+}
+
+#[test]
+fn rows_are_sorted_by_severity_newest_or_address() {
+    let drift = AnomalyData {
+        raised_at: "2026-01-02T03:04:06Z".parse().unwrap(),
+        ..samples::drift("10.0.0.1").data
+    };
+    let mut view = view(overview(
+        vec![conflict("1", "10.0.0.2", "active")],
+        vec![drift],
+    ));
+    let is_conflict_first = |view: &mut View| {
+        let screen = drawn(view);
+        screen.find("10.0.0.2") < screen.find("10.0.0.1")
+    };
+    for (name, expected) in [("severity", true), ("newest", false), ("address", false)] {
+        assert_shows(&drawn(&mut view), &[&format!("by {name}")]);
+        assert_eq!(is_conflict_first(&mut view), expected, "{name}");
+        press(&mut view, KeyCode::Char('s'));
+    }
+}
+
+#[test]
 fn help_is_shown_and_closed() {
     let mut view = view(overview(Vec::new(), Vec::new()));
     press(&mut view, KeyCode::Char('?'));
@@ -270,8 +344,9 @@ fn help_is_shown_and_closed() {
 
 #[test]
 fn selection_stays_on_its_conflict_and_disconnect_is_shown() {
+    let other = [("c", "web-c"), ("d", "web-d")];
     let mut view = view(overview(
-        vec![conflict("1", "10.0.0.1", "active")],
+        vec![conflict_of("1", "10.0.0.1", "active", &other)],
         Vec::new(),
     ));
     let event = json!({

@@ -77,8 +77,8 @@ fn address_on_two_nodes_is_one_conflict_that_names_both_pods() {
     it.wait("the claim of the second pod", || {
         let claim = object(&it, "ipclaim", &address)?;
         ensure!(claim["spec"]["pod"] == "checkout", "{claim}");
-        let left = it.kubectl("get ipconflicts -o name");
-        ensure!(!left.contains(&address), "{left}");
+        let over = object(&it, "ipconflict", &address)?;
+        ensure!(over["spec"]["state"] == "Resolved", "{over}");
         for node in [0, 1] {
             let open = conflicts(&it, node)?;
             ensure!(open.is_empty(), "{open:?}");

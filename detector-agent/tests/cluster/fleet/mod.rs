@@ -133,10 +133,16 @@ fn claims(it: &Installation) -> Result<BTreeMap<String, Claim>> {
     Ok(claims.collect())
 }
 
-/// The names of the objects of a kind.
+/// The names of the objects of a kind, without resolved conflicts.
 fn names(it: &Installation, kind: &str) -> Result<BTreeSet<String>> {
-    let list = it.cluster.kubectl(&["get", kind, "-o", "name"])?;
-    let names = list.lines().filter_map(|line| line.rsplit('/').next());
+    let columns = "custom-columns=NAME:.metadata.name,STATE:.spec.state";
+    let list = it
+        .cluster
+        .kubectl(&["get", kind, "--no-headers", "-o", columns])?;
+    let open = list
+        .lines()
+        .filter(|line| !line.trim_end().ends_with("Resolved"));
+    let names = open.filter_map(|line| line.split_whitespace().next());
     Ok(names.map(str::to_owned).collect())
 }
 

@@ -1,12 +1,14 @@
 //! Pod lookup through the Kubernetes API alone: list and watch with server faults, and the events posted
 //! on pods.
 
+mod cause;
 mod events;
 mod names;
 mod server;
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, event::Conflict, kube_api::pod,
+    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, announce, event::Conflict,
+    kube_api::pod,
 };
 
 const NODE: &str = "testkit";

@@ -11,6 +11,8 @@ pub struct NodeFacts {
     pub booted: Known<UnixTime>,
     /// When the container runtime started.
     pub runtime_started: Known<UnixTime>,
+    /// Since when the network configuration has been as it is.
+    pub cni_configured_since: Known<UnixTime>,
     /// The birth of `/etc/cni`.
     pub etc_cni_born: Known<UnixTime>,
     /// The birth of `/opt/cni`.
@@ -107,11 +109,14 @@ pub enum RouteHolder {
     Node,
 }
 
-/// Sysctls of a device, `net.ipv4.conf.<device>`, and those of `all` that the kernel combines them with.
+/// Sysctls of a device, `net.ipv4.conf.<device>`, and those of `all` that the kernel combines them with; and what else decides about
+/// the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSysctls {
     /// The greater one of `rp_filter` of the device and of `all`, which is what the kernel uses (`IN_DEV_RPFILTER`): 1 is strict.
     pub rp_filter: u8,
     /// Whether `proxy_arp` of the device or of `all` is set (`IN_DEV_PROXY_ARP`).
     pub proxy_arp: bool,
+    /// Whether the device has an IPv4 address.
+    pub has_address: bool,
 }

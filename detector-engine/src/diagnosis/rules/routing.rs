@@ -2,12 +2,18 @@
 
 use super::Proof;
 use crate::diagnosis::{
-    facts::{Facts, RouteHolder},
+    facts::{DeviceSysctls, Facts, RouteHolder},
     text::evidence,
 };
 
 /// RFC 3704: packets are accepted only on the device that the route to their source leads to.
 const STRICT: u8 = 1;
+
+/// Whether the filter drops what comes from an address whose route leads to another device. On a device without an address, each mode
+/// of it does (net/ipv4/fib_frontend.c, `__fib_validate_source`).
+fn drops_strays(sysctls: DeviceSysctls) -> bool {
+    sysctls.rp_filter == STRICT || sysctls.rp_filter != 0 && !sysctls.has_address
+}
 
 /// Whether the route to the pod's address leads to it; `None` if there is no route, or that was not checked.
 fn is_route_to_pod(facts: &Facts) -> Option<bool> {
@@ -18,16 +24,20 @@ fn is_route_to_pod(facts: &Facts) -> Option<bool> {
 
 pub(super) fn filter_drops_requests(facts: &Facts) -> Option<Proof> {
     let sysctls = facts.sysctls.value()?;
-    let is_dropped = is_route_to_pod(facts) == Some(false) && sysctls.rp_filter == STRICT;
+    let is_dropped = is_route_to_pod(facts) == Some(false) && drops_strays(*sysctls);
     let since = facts.route.value().and_then(|route| route.changed_at);
-    let evidence = [evidence::route(facts), evidence::rp_filter(facts)];
+    let loose = (sysctls.rp_filter != STRICT).then(evidence::no_address);
+    let evidence = [
+        evidence::route(facts),
+        evidence::rp_filter(facts),
+        loose.flatten(),
+    ];
     is_dropped.then(|| Proof::of_claimants(since, evidence))
 }
 
 pub(super) fn filter_passes_requests(facts: &Facts) -> bool {
     let sysctls = facts.sysctls.value();
-    is_route_to_pod(facts) == Some(true)
-        || sysctls.is_some_and(|sysctls| sysctls.rp_filter != STRICT)
+    is_route_to_pod(facts) == Some(true) || sysctls.is_some_and(|sysctls| !drops_strays(*sysctls))
 }
 
 /// Whether the node would answer for the gateway, as far as that depends on routes.

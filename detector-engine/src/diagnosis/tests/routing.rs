@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn filter_is_the_cause_only_if_strict_and_routed_elsewhere() {
+fn filter_is_the_cause_only_if_it_drops_and_the_route_strays() {
     for (rp_filter, expected) in [
         (0, Cause::Unknown),
         (1, Cause::ReversePathFilter),
@@ -13,9 +13,14 @@ fn filter_is_the_cause_only_if_strict_and_routed_elsewhere() {
         facts.sysctls = known(DeviceSysctls {
             rp_filter,
             proxy_arp: true,
+            has_address: true,
         });
         assert_eq!(diagnose(&facts).cause, expected, "{rp_filter}");
     }
+    assert_eq!(
+        diagnose(&loose_path_filter()).cause,
+        Cause::ReversePathFilter
+    );
     let mut bridged = reverse_path_filter();
     bridged.claimants[0].bridge = Some("veth-web-2".to_owned());
     let diagnosis = diagnose(&bridged);
@@ -30,6 +35,7 @@ fn filter_comes_before_proxy_arp() {
     facts.sysctls = known(DeviceSysctls {
         rp_filter: 1,
         proxy_arp: false,
+        has_address: false,
     });
     assert_eq!(diagnose(&facts).cause, Cause::ReversePathFilter);
 }
@@ -67,6 +73,7 @@ fn source_without_a_route_is_dropped_by_either_mode_of_the_filter() {
         facts.sysctls = known(DeviceSysctls {
             rp_filter,
             proxy_arp: true,
+            has_address: true,
         });
         assert_eq!(diagnose(&facts).cause, expected, "{rp_filter}");
     }

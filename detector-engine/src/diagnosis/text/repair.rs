@@ -126,10 +126,13 @@ fn repair_of(facts: &Facts, cause: Cause) -> String {
                 intruders(|_, _| true)
             )
         }
-        Cause::RouteOfOtherPod => format!(
-            "Find out which of the pods was given {address}. Recreate {} if it was not; otherwise restart the network plugin, which sets the routes again.",
-            intruders(|_, _| true)
-        ),
+        Cause::RouteOfOtherPod => {
+            let device = facts.claimants.first().map_or("DEVICE", |c| &c.device);
+            format!(
+                "Find out which of the pods was given {address}. Recreate {} if it was not. Otherwise restart the network plugin, which sets the routes again, or set this one by hand if the plugin does so only for new pods, as ptp does (ip route replace {address} dev {device}).",
+                intruders(|_, _| true)
+            )
+        }
         Cause::Unknown => {
             "Follow the next step of the finding; the runbook shows what else to look at."
                 .to_owned()

@@ -176,7 +176,7 @@ fn sentence(facts: &Facts, cause: Cause, words: &Words) -> String {
             "{address} is a virtual IP that moves between {all}."
         ),
         Cause::ReversePathFilter => format!(
-            "The node drops the ARP requests of {all}: its route to {address} leads to {}, and rp_filter is strict.",
+            "The node drops the ARP requests of {all}: its route to {address} leads to {}, and rp_filter is on.",
             route_device(facts)
         ),
         Cause::NoRoute => format!("The node has no route by which it would answer {all}."),

@@ -222,7 +222,7 @@ impl Anomalies {
         }
     }
 
-    /// Checks an allocated address for `ipam_leak`. `in_use`: a pod has it;
+    /// Checks an allocated address for `ipam_leak`. `in_use`: a pod or the node has it;
     /// `has_unknown_addresses`: the addresses of some pod are unknown.
     pub(crate) fn check_leak(
         &mut self,

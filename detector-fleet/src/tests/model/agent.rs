@@ -48,6 +48,8 @@ pub(super) struct Node {
     pub(super) is_fed: bool,
     /// The uid of its Node as its agent has watched it last.
     pub(super) own_uid: Option<Option<String>>,
+    /// Its agent keeps the conflicts that it ends.
+    pub(super) has_room: bool,
     /// This node's clock is ahead of the model's by so much.
     pub(super) ahead: u64,
     pub(super) journal: BTreeMap<Subject, Memory>,
@@ -72,6 +74,7 @@ impl Node {
             agent: None,
             is_fed: false,
             own_uid: None,
+            has_room: true,
             ahead: 1_000_000_000 * (1 + number as u64 * 37),
             journal: BTreeMap::new(),
             may_leak: false,
@@ -98,6 +101,7 @@ impl Node {
         let mut agent = Protocol::new(identity, SETTINGS, seed);
         let at = self.clock(now);
         agent.restore(at, self.journal.values().cloned().collect());
+        agent.keep_resolved(self.has_room);
         self.agent = Some(agent);
         (self.is_fed, self.own_uid) = (false, None);
         self.watch = None;

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Call, Mode, Report, Request, Subject,
     objects::{ConflictSpec, ConflictState},
+    tests::server::Event,
 };
 
 /// A conflict is reported only if two nodes had the address at one moment, or the holder is silent, and no handover is.
@@ -153,6 +154,13 @@ pub(super) fn request(world: &World, node: usize, call: &Call) -> Result<(), Tes
                 conflict_written(me, is_registering, &before.spec, spec)?;
             }
         }
+        Request::DeleteConflict(version) => {
+            let deleted = world.server.conflicts.get(&name);
+            if let Some(deleted) = deleted.filter(|stored| stored.version == *version) {
+                let is_active = deleted.spec.state == ConflictState::Active;
+                prop_assert!(!is_active || !me.has_room, "not kept: {deleted:?}");
+            }
+        }
         _ => {}
     }
     Ok(())
@@ -168,6 +176,12 @@ fn conflict_written(
         let mut claimants = spec.claimants.iter();
         claimants.find(|c| c.party.node == name).cloned()
     };
+    if after.is_resolved() {
+        prop_assert_eq!(before.state, ConflictState::Active);
+        prop_assert!(me.has_room, "kept: {after:?}");
+        prop_assert_eq!(after.raised_at, before.raised_at);
+        prop_assert!(after.resolved_at >= after.raised_at, "{after:?}");
+    }
     for claimant in &after.claimants {
         let earlier = find(before, &claimant.party.node).unwrap_or_default();
         let confirms = claimant.confirmed != 0 && claimant.confirmed != earlier.confirmed;
@@ -243,7 +257,7 @@ fn of_subject(world: &World, subject: Subject) -> Result<(), TestCaseError> {
             raised.is_empty(),
             "{subject} was not resolved by {raised:?}"
         );
-        if let Some(conflict) = conflict {
+        if let Some(conflict) = conflict.filter(|conflict| !conflict.is_resolved()) {
             let of_dead = |node: &Node| !node.is_up;
             let nodes = conflict.claimants.iter().map(|c| &c.party.node);
             let mut listed = nodes.filter_map(|name| world.nodes.iter().find(|n| n.name == *name));
@@ -274,6 +288,31 @@ fn of_subject(world: &World, subject: Subject) -> Result<(), TestCaseError> {
     prop_assert_eq!(listed, expected);
     let reporter = conflict.claimants.iter().find(|c| c.active).unwrap();
     prop_assert_eq!(raised, vec![(&reporter.party.node, &conflict.conflict_id)]);
+    Ok(())
+}
+
+/// All conflicts are over: what is kept of an address is its last one, if that was active until then.
+pub(super) fn kept(world: &World) -> Result<(), TestCaseError> {
+    if world.is_cleared || world.is_tampered {
+        return Ok(());
+    }
+    for subject in (0..SUBJECTS).map(subject) {
+        let mut events = world.server.log.iter().rev();
+        let last_open = events.find_map(|event| match event {
+            Event::Changed(stored) if stored.spec.address == subject => {
+                Some(&stored.spec).filter(|spec| !spec.is_resolved())
+            }
+            _ => None,
+        });
+        let last_active = last_open.filter(|spec| spec.state == ConflictState::Active);
+        let kept = world.server.conflicts.get(&subject.object_name());
+        prop_assert_eq!(
+            kept.map(|stored| stored.spec.conflict_id),
+            last_active.map(|spec| spec.conflict_id),
+            "{}",
+            subject
+        );
+    }
     Ok(())
 }
 

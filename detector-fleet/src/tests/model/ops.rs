@@ -72,6 +72,15 @@ pub(super) enum Op {
     DeleteConflict {
         subject: usize,
     },
+    /// A resolved conflict has been kept for long enough.
+    Expire {
+        subject: usize,
+    },
+    /// There is room for further resolved conflicts of the node, or is not.
+    Room {
+        node: usize,
+        has_room: bool,
+    },
     /// So many steps of anything that is under way.
     Steps {
         count: u16,
@@ -108,6 +117,8 @@ fn op() -> impl Strategy<Value = Op> {
         2 => prop_oneof![Just(0_u8), Just(3), Just(10)].prop_map(|of_ten| Op::Faults { of_ten }),
         1 => subject().prop_map(|subject| Op::DeleteClaim { subject }),
         1 => subject().prop_map(|subject| Op::DeleteConflict { subject }),
+        2 => subject().prop_map(|subject| Op::Expire { subject }),
+        1 => (node(), any::<bool>()).prop_map(|(node, has_room)| Op::Room { node, has_room }),
         8 => (1_u16..60).prop_map(|count| Op::Steps { count }),
         6 => wait.prop_map(|ms| Op::Wait { ms }),
     ]

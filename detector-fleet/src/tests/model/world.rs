@@ -40,6 +40,8 @@ pub(super) struct World {
     has_lookups: bool,
     /// Objects were deleted unnoticed: only the verification every two hours finds that.
     pub(super) is_tampered: bool,
+    /// Resolved conflicts were deleted, or not kept.
+    pub(super) is_cleared: bool,
     /// Requests sent since the count was reset, other than reads.
     pub(super) writes: usize,
     pub(super) reads: usize,
@@ -62,6 +64,7 @@ impl World {
             has_faults: false,
             has_lookups: false,
             is_tampered: false,
+            is_cleared: false,
             writes: 0,
             reads: 0,
         };
@@ -172,7 +175,7 @@ impl World {
                 }
             }
             Op::Remove { node } => {
-                self.has_faults = true;
+                (self.has_faults, self.is_cleared) = (true, true);
                 self.crash(node);
                 self.end_all(node);
                 let node = &mut self.nodes[node];
@@ -182,7 +185,7 @@ impl World {
             }
             Op::Recreate { node } => {
                 if self.nodes[node].is_up {
-                    self.has_faults = true;
+                    (self.has_faults, self.is_cleared) = (true, true);
                     // An agent that did not know the Node before does not notice that it is another one.
                     let recreated = &self.nodes[node];
                     self.is_tampered |= recreated.agent.is_some() && recreated.own_uid.is_none();
@@ -212,6 +215,22 @@ impl World {
             Op::DeleteConflict { subject: s } => {
                 self.is_tampered = true;
                 self.server.delete_conflict(&subject(s).object_name());
+            }
+            Op::Expire { subject: s } => {
+                self.is_cleared = true;
+                let name = subject(s).object_name();
+                let stored = self.server.conflicts.get(&name);
+                if stored.is_some_and(|stored| stored.spec.is_resolved()) {
+                    self.server.delete_conflict(&name);
+                }
+            }
+            Op::Room { node, has_room } => {
+                self.is_cleared = true;
+                let node = &mut self.nodes[node];
+                node.has_room = has_room;
+                if let Some(agent) = &mut node.agent {
+                    agent.keep_resolved(has_room);
+                }
             }
             Op::Steps { count } => {
                 for _ in 0..count {
@@ -419,6 +438,7 @@ impl World {
             }
         }
         self.advance(PROMPT)?;
-        checks::rest(&self)
+        checks::rest(&self)?;
+        checks::kept(&self)
     }
 }

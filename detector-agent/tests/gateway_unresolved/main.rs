@@ -7,6 +7,8 @@
     reason = "tests fail by panicking"
 )]
 
+mod cause;
+
 use std::{
     net::{Ipv4Addr, UdpSocket},
     time::Duration,
@@ -15,12 +17,11 @@ use std::{
 use anyhow::ensure;
 use detector_testkit::{
     Agent, AgentCommand, Barrier, DEADLINE, Frame, FrameSender, Node, Pod, PodSpec, ReceivedEvent,
-    event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
+    event::{ANOMALY_RAISED, ANOMALY_RESOLVED},
     http::TestClient,
     scenario::CalicoGatewayUnresolved,
     until,
 };
-use serde_json::{Value, json};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
 const KIND: &str = "gateway_unresolved";
@@ -180,135 +181,6 @@ fn answered_pod(node: &Node, device: &str, gateway: Ipv4Addr) -> Pod {
         pod.netns().ip(&route).unwrap();
     }
     pod
-}
-
-/// What the agent says about a pod's silent gateway.
-fn diagnosis_of(agent: &Agent, device: &str) -> Value {
-    let explained = |events: &[ReceivedEvent]| {
-        let anomalies = events.iter().filter_map(|r| r.event.anomaly());
-        let of_device = |a: &Anomaly| a.kind == KIND && a.device.as_deref() == Some(device);
-        let mut explained = anomalies.filter(of_device).filter_map(|a| a.diagnosis);
-        explained.next_back()
-    };
-    let events = agent
-        .wait_until(DEADLINE, |events| explained(events).is_some())
-        .unwrap();
-    explained(&events).unwrap()
-}
-
-/// A pod as Calico connects it: the gateway is on no device of the node, which answers for it by proxy ARP.
-fn calico_pod(node: &Node, spec: PodSpec) -> Pod {
-    let pod = node.add_pod(&spec.address("10.65.0.2/32")).unwrap();
-    // The kernel would wait up to 0.8 s before it answers for others (`proxy_delay`).
-    let key = format!("net.ipv4.neigh.{}.proxy_delay", pod.device());
-    node.sysctl(&key, "0").unwrap();
-    for route in [
-        "route add 169.254.1.1 dev eth0 scope link",
-        "route add default via 169.254.1.1 dev eth0",
-    ] {
-        pod.netns().ip(route).unwrap();
-    }
-    pod
-}
-
-/// A node with IP forwarding and a default route, which proxy ARP needs.
-fn forwarding_node(prefix: &str) -> Node {
-    let node = Node::new(prefix).unwrap();
-    node.sysctl("net.ipv4.ip_forward", "1").unwrap();
-    node.add_bridge("uplink", &["192.0.2.10/24"]).unwrap();
-    node.ip("route add default via 192.0.2.1").unwrap();
-    node
-}
-
-fn is_gateway_answered(pod: &Pod) -> anyhow::Result<()> {
-    send_one_packet(pod);
-    let entry = pod.netns().ip("neigh show 169.254.1.1")?;
-    ensure!(entry.contains("lladdr"), "{entry}");
-    Ok(())
-}
-
-fn wait_answered(pod: &Pod) {
-    until(DEADLINE, "the gateway's answer", || {
-        is_gateway_answered(pod)
-    })
-    .unwrap();
-}
-
-/// The first sign of a duplicate in scenarios/calico-gateway-unresolved.json.
-#[test]
-fn strict_filter_and_a_route_to_the_other_claimant_explain_the_silence() {
-    let node = forwarding_node("rpfilter");
-    let strict = |device: &str| PodSpec::new(device).proxy_arp().rp_filter(1);
-    let pod = calico_pod(&node, strict("calivictim"));
-    let other = calico_pod(&node, strict("caliother").host_route());
-    let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    send_one_packet(&pod);
-    let diagnosis = diagnosis_of(&agent, "calivictim");
-    assert_eq!(diagnosis["cause"], "reverse_path_filter", "{diagnosis:#}");
-    assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
-    let evidence = diagnosis["evidence"].to_string();
-    for fact in ["10.65.0.2 leads to caliother", "rp_filter is 1"] {
-        assert!(evidence.contains(fact), "{evidence}");
-    }
-    // What the evidence says is what makes the difference.
-    wait_answered(&other);
-    is_gateway_answered(&pod).unwrap_err();
-    node.ip("route replace 10.65.0.2/32 dev calivictim")
-        .unwrap();
-    wait_answered(&pod);
-}
-
-#[test]
-fn node_that_has_no_way_to_answer_is_the_cause() {
-    for (prefix, has_proxy_arp, has_default, expected) in [
-        ("noproxy", false, true, "no_proxy_arp"),
-        ("noroute", true, false, "no_route"),
-    ] {
-        let node = forwarding_node(prefix);
-        if !has_default {
-            node.ip("route delete default").unwrap();
-        }
-        let spec = PodSpec::new("calivictim").rp_filter(1).host_route();
-        let spec = if has_proxy_arp {
-            spec.proxy_arp()
-        } else {
-            spec
-        };
-        let pod = calico_pod(&node, spec);
-        let agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-        send_one_packet(&pod);
-        let diagnosis = diagnosis_of(&agent, "calivictim");
-        assert_eq!(diagnosis["cause"], expected, "{diagnosis:#}");
-        is_gateway_answered(&pod).unwrap_err();
-        match has_default {
-            true => node.sysctl("net.ipv4.conf.calivictim.proxy_arp", "1"),
-            false => node.ip("route add default via 192.0.2.1").map(drop),
-        }
-        .unwrap();
-        wait_answered(&pod);
-    }
-}
-
-/// If the node answers and the pod asks again, the cause is not on the node.
-#[test]
-fn gateway_that_answers_has_no_cause() {
-    let node = forwarding_node("gwanswers");
-    let pod = calico_pod(&node, PodSpec::new("califine").proxy_arp().host_route());
-    let _agent = Agent::start_ready(&node, &AgentCommand::run(AGENT)).unwrap();
-    wait_answered(&pod);
-    send_requests(&pod, Ipv4Addr::new(169, 254, 1, 1), 4);
-    // That nothing is known is no news.
-    let client = TestClient::of_agent(&node);
-    let diagnosis = until(DEADLINE, "the diagnosis in the API", || {
-        let open = client.get("/api/v1/anomalies")?.json()?;
-        let diagnosis = &open["anomalies"][0]["diagnosis"];
-        ensure!(diagnosis.is_object(), "{open:#}");
-        Ok(diagnosis.clone())
-    })
-    .unwrap();
-    assert_eq!(diagnosis["cause"], "unknown", "{diagnosis:#}");
-    let ruled_out = json!(["reverse_path_filter", "no_route", "no_proxy_arp"]);
-    assert_eq!(diagnosis["ruled_out"], ruled_out, "{diagnosis:#}");
 }
 
 /// `arping` in a pod that has a network: the frames look like those of one that has none.
