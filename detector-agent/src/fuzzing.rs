@@ -11,7 +11,8 @@ pub use crate::{
     http::fuzzing::requests as http_requests,
     ipam::fuzzing::{
         aws_answer, aws_file, azure_endpoints, calico_blocks, cilium_endpoint, cni_networks,
-        host_local_reservation, kube_ovn_objects,
+        host_local_reservation, ipam_lease, kube_ovn_objects, spiderpool_objects,
+        whereabouts_objects,
     },
     observe::{ebpf::fuzzing::ring_record, netlink::fuzzing::datagram as netlink_datagram},
     persist::fuzzing::{open_anomalies, state_records},

@@ -149,7 +149,7 @@ fn example_event() -> Value {
         "subject": "10.99.0.1", "time": time, "datacontenttype": "application/json",
         "data": {
             "conflict_id": "cb1267f1e467c39c031555607c079bd6", "node": "testkit", "cluster": null, "address": "10.99.0.1",
-            "network": "node", "vlan": null, "kind": "duplicate", "scope": "node", "confidence": "observed", "state": "active",
+            "network": "node", "vlan": null, "kind": "duplicate", "severity": "critical", "scope": "node", "confidence": "observed", "state": "active",
             "raised_at": time, "updated_at": time, "resolved_at": null, "latency_us": 50, "traffic_goes_to": null,
             "claimants": [claimant(1), claimant(2)], "diagnosis": null, "timeline": [],
             "guidance": {

@@ -12,6 +12,8 @@ pub mod figure;
 pub mod fleet_scale;
 pub mod flood;
 mod floor;
+#[cfg(target_arch = "x86_64")]
+pub mod instructions;
 pub mod latency;
 mod metrics;
 pub mod peers;

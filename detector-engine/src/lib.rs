@@ -28,6 +28,7 @@ pub mod diagnosis;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
+mod hex;
 mod index;
 mod limits;
 mod mirror;

@@ -54,7 +54,7 @@ impl TryFrom<String> for SubjectId {
 
 impl fmt::Display for SubjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        ConflictId(self.0).fmt(f)
     }
 }
 

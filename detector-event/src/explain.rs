@@ -473,11 +473,9 @@ mod tests {
             .map(|n| conflict(&format!("10.0.0.{n}"), None))
             .collect();
         let found = incidents(&conflicts, &[]);
-        let [one] = &found[..] else {
-            panic!("{found:?}");
-        };
+        assert_eq!(found.len(), 1, "{found:?}");
         let mut text = String::new();
-        one.append_listed(&mut text, NAMED, Some(samples::time()), Colour::Off);
+        found[0].append_listed(&mut text, NAMED, Some(samples::time()), Colour::Off);
         assert!(
             text.starts_with("IP conflict, 200 addresses: 10.0.0.1, "),
             "{text}"

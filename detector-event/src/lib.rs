@@ -17,6 +17,7 @@ pub mod explain;
 mod group;
 pub mod guidance;
 pub mod history;
+mod json;
 mod maker;
 pub mod names;
 mod newest;
@@ -46,6 +47,7 @@ pub use envelope::{
     AnomalyEvent, Change, DataContentType, Event, EventType, SpecVersion, SubjectClass,
     SubjectState,
 };
+pub use json::write_json;
 pub use maker::{EventMaker, EventSubject};
 pub use names::ContractName;
 pub use newest::NewestBy;

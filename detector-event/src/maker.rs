@@ -48,9 +48,11 @@ impl<'a> EventSubject<'a> {
 pub struct EventMaker {
     node: String,
     cluster: Option<String>,
+    /// The `source` of the events.
+    source: String,
     explanations: Arc<Explanations>,
     /// Makes this run's event ids different from those of earlier ones.
-    run: u64,
+    run: String,
     serial: u64,
 }
 
@@ -59,10 +61,11 @@ impl EventMaker {
     #[must_use]
     pub fn new(node: String, run: u64) -> Self {
         Self {
+            source: format!("ip-conflict-detector/{node}"),
             node,
             cluster: None,
             explanations: Arc::default(),
-            run,
+            run: format!("{run:016x}"),
             serial: 0,
         }
     }
@@ -155,8 +158,8 @@ impl EventMaker {
         self.serial += 1;
         Event {
             specversion: SpecVersion::V1,
-            id: format!("{:016x}-{}", self.run, self.serial),
-            source: format!("ip-conflict-detector/{}", self.node),
+            id: format!("{}-{}", self.run, self.serial),
+            source: self.source.clone(),
             event_type,
             subject,
             time: moment.wall(),

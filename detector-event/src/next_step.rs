@@ -61,13 +61,13 @@ impl Guidance {
             kind: data.kind,
             confidence: data.confidence,
             has_many_addresses: false,
-            pods: names(scope, data.present().filter(|c| c.pod.is_some())),
-            suspects: names(scope, data.suspects()),
+            pods: &|| names(scope, data.present().filter(|c| c.pod.is_some())),
+            suspects: &|| names(scope, data.suspects()),
             rights: data.rights(),
-            rightful: names(scope, of_right(true)),
-            not_rightful: names(scope, of_right(false)),
+            rightful: &|| names(scope, of_right(true)),
+            not_rightful: &|| names(scope, of_right(false)),
             newest: newest.map(|(newest, by)| (pod_of(scope, newest), by)),
-            to_recreate: names(scope, others().filter(|_| data.newest_takes_address())),
+            to_recreate: &|| names(scope, others().filter(|_| data.newest_takes_address())),
         };
         Some(Self {
             effect: None,
@@ -157,8 +157,10 @@ impl Rights {
     }
 }
 
+/// Names of claimants, made only if the next step contains them; `None` if there are none.
+pub type Names<'d> = &'d dyn Fn() -> Option<String>;
+
 /// What the next step for conflicts of the same claimants depends on.
-#[derive(Debug)]
 pub struct ConflictSituation<'d> {
     /// The node's name.
     pub node: &'d str,
@@ -169,19 +171,19 @@ pub struct ConflictSituation<'d> {
     /// Whether there is more than one conflict.
     pub has_many_addresses: bool,
     /// The claimants whose pod is known.
-    pub pods: Option<String>,
+    pub pods: Names<'d>,
     /// The claimants that contest an address which another one has, and could show more than they do.
-    pub suspects: Option<String>,
+    pub suspects: Names<'d>,
     /// Which claimants are rightful, as far as is known.
     pub rights: Rights,
     /// The claimants that are rightful.
-    pub rightful: Option<String>,
+    pub rightful: Names<'d>,
     /// The claimants that are known not to be rightful.
-    pub not_rightful: Option<String>,
+    pub not_rightful: Names<'d>,
     /// The pod of the newest claimant, and how that is known.
     pub newest: Option<(String, NewestBy)>,
     /// The other claimants, if the allocation or the route of the address goes with the newest.
-    pub to_recreate: Option<String>,
+    pub to_recreate: Names<'d>,
 }
 
 impl ConflictSituation<'_> {
@@ -193,12 +195,11 @@ impl ConflictSituation<'_> {
         } else {
             ("it", "The address was")
         };
-        let (rightful, not_rightful) = (
-            self.rightful.as_deref().unwrap_or("another pod"),
-            self.not_rightful.as_deref().unwrap_or("the other pod"),
-        );
+        let name = |names: Names<'_>, default: &str| names().unwrap_or_else(|| default.to_owned());
+        let rightful = || name(self.rightful, "another pod");
+        let not_rightful = || name(self.not_rightful, "the other pod");
         match (self.kind, self.confidence) {
-            (ConflictKind::Host, _) => match &self.pods {
+            (ConflictKind::Host, _) => match (self.pods)() {
                 Some(pods) => format!(
                     "Delete the pod first, whatever else is wrong: an address of the node serves every pod on it. Pods that claim {them}: {pods}."
                 ),
@@ -208,19 +209,22 @@ impl ConflictSituation<'_> {
                 "Check the election between the holders (keepalived, kube-vip, MetalLB); deleting a pod does not help.".to_owned()
             }
             (ConflictKind::Duplicate, Confidence::Observed) if self.rights == Rights::Known => {
+                let (rightful, not_rightful) = (rightful(), not_rightful());
                 format!(
                     "{the_address_was} given to {rightful}: check whether {not_rightful} is meant to answer for {them} (a VIP, a proxy); otherwise delete {not_rightful}."
                 )
             }
             (ConflictKind::Duplicate, Confidence::Certain) if self.rights == Rights::Known => {
+                let (rightful, not_rightful) = (rightful(), not_rightful());
                 format!(
                     "Delete {not_rightful}. {the_address_was} given to {rightful}; no record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}."
                 )
             }
             (ConflictKind::Duplicate, _) if self.rights == Rights::Doubtful => format!(
-                "No record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}: check whether that pod is meant to have {them} (a VIP, a proxy). If it is not, delete that pod, not the newest."
+                "No record of the container runtime, the network plugin or IPAM gives {them} to {not_rightful}: check whether that pod is meant to have {them} (a VIP, a proxy). If it is not, delete that pod, not the newest.",
+                not_rightful = not_rightful()
             ),
-            (ConflictKind::Duplicate, Confidence::Observed) => match &self.suspects {
+            (ConflictKind::Duplicate, Confidence::Observed) => match (self.suspects)() {
                 Some(suspects) => format!(
                     "Only ARP, NDP or the neighbour table shows the claim of {suspects}: check whether that pod is meant to answer for {them} (a VIP, a proxy); otherwise delete it."
                 ),
@@ -228,7 +232,7 @@ impl ConflictSituation<'_> {
                     "What the agent saw does not decide between the pods: find out which of them was given {them} (status.podIPs, the record of the container runtime), and delete the other."
                 ),
             },
-            (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, &self.to_recreate) {
+            (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, (self.to_recreate)()) {
                 (Some((newest, by)), Some(others)) => format!(
                     "Keep new pods off the node (kubectl cordon {}), delete {newest}, the newest claimant, {}, and then recreate {others}: the allocation or the route of the address goes with the newest.",
                     self.node,

@@ -20,7 +20,7 @@ fn event(number: u32) -> String {
         )
     };
     format!(
-        r#"{{"specversion":"1.0","id":"{number}","source":"ip-conflict-detector/n","type":"io.ipconflict.conflict.raised","subject":"10.0.0.{number}","time":"{time}","datacontenttype":"application/json","data":{{"conflict_id":"{number:032x}","node":"n","cluster":null,"address":"10.0.0.{number}","network":"node","vlan":null,"kind":"duplicate","scope":"node","confidence":"observed","state":"active","raised_at":"{time}","updated_at":"{time}","resolved_at":null,"latency_us":37,"traffic_goes_to":null,"guidance":{{"next_step":"Look.","runbook_url":"https://x"}},"claimants":[{},{}],"diagnosis":null,"timeline":[]}}}}"#,
+        r#"{{"specversion":"1.0","id":"{number}","source":"ip-conflict-detector/n","type":"io.ipconflict.conflict.raised","subject":"10.0.0.{number}","time":"{time}","datacontenttype":"application/json","data":{{"conflict_id":"{number:032x}","node":"n","cluster":null,"address":"10.0.0.{number}","network":"node","vlan":null,"kind":"duplicate","severity":"critical","scope":"node","confidence":"observed","state":"active","raised_at":"{time}","updated_at":"{time}","resolved_at":null,"latency_us":37,"traffic_goes_to":null,"guidance":{{"next_step":"Look.","runbook_url":"https://x"}},"claimants":[{},{}],"diagnosis":null,"timeline":[]}}}}"#,
         claimant("vetha"),
         claimant("vethb")
     )

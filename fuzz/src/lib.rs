@@ -79,8 +79,20 @@ pub const TARGETS: &[FuzzTarget] = &[
         run: fuzzing::kube_ovn_objects,
     },
     FuzzTarget {
+        name: "ipam_lease",
+        run: fuzzing::ipam_lease,
+    },
+    FuzzTarget {
         name: "ipam_networks",
         run: fuzzing::cni_networks,
+    },
+    FuzzTarget {
+        name: "ipam_spiderpool",
+        run: fuzzing::spiderpool_objects,
+    },
+    FuzzTarget {
+        name: "ipam_whereabouts",
+        run: fuzzing::whereabouts_objects,
     },
     FuzzTarget {
         name: "kube_pod",

@@ -273,7 +273,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
             handle.send(LoopMessage::Pool(update))
         };
         let (settings, kube) = (args.common.ipam.clone(), kube.clone());
-        ipam::IpamWatcher::new(settings, node.clone(), kube, Arc::clone(&health), emit)
+        let (node, health) = (node.clone(), Arc::clone(&health));
+        let results = args.common.pods.cni_cache_dir.path();
+        ipam::IpamWatcher::new(settings, node, kube, results, health, emit)
     };
     let watched = Watched {
         pods: Arc::clone(&pods),

@@ -235,7 +235,8 @@ fn read_node(args: &CommonArgs, node: &str) -> Result<NodeState, CheckError> {
     let settings = &args.pods;
     let kube = KubeClient::new(settings.kube);
     let limit = settings.lookup_timeout;
-    let allocations = ipam::read_once(&args.ipam, node, kube.clone(), limit);
+    let results = settings.cni_cache_dir.path();
+    let allocations = ipam::read_once(&args.ipam, node, kube.clone(), results, limit);
     // The owner of an allocation can only be compared with a pod that is known.
     let devices = if allocations.pools.is_empty() {
         involved_devices(&engine, now)

@@ -100,9 +100,9 @@ impl<'e> Fields<'e> {
         self.errors.has(&format!("{}.{key}", self.path))
     }
 
-    /// Adds the error that `key` is missing, unless it is there and invalid.
+    /// Adds the error that `key` is missing, unless it is there and invalid, or there is no mapping.
     pub(super) fn add_missing(&mut self, key: &'static str, reason: &dyn std::fmt::Display) {
-        if !self.is_invalid(key) {
+        if !self.is_invalid(key) && !self.errors.has(&self.path) {
             self.missing.push(key);
             self.add_error(key, reason);
         }

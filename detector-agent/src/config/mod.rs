@@ -159,6 +159,7 @@ mod tests {
                 "webhooks: [{nam: a, url: 'http://a'}]\n",
                 "did you mean `name`?",
             ),
+            ("webhooks: [7]\n", "`webhooks[0]` is a number"),
             ("webhooks: [{name: [a], url: 'http://a'}]\n", "name"),
             (
                 "webhooks: [{name: a, url: 'ftp://a'}]\n",
@@ -267,7 +268,6 @@ mod tests {
             "line 5: `allow[3]`: invalid value '300.1.1.1'",
             "line 6: `events` is a list; expected one value",
             "line 7: `export-claims`: invalid value '1'",
-            "line 9: `webhooks[0].url`: is missing or invalid",
             "line 10: `webhooks[0].ulr` is not a setting; did you mean `url`?",
             "line 14: `alertmanagers[1].name`: two sinks are named `ops`",
             "line 15: `claim-tll` is not a setting; did you mean `claim-ttl`?",

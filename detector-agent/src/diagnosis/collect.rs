@@ -1,6 +1,12 @@
 //! Collects the facts about one finding.
 
-use std::{io, net::IpAddr, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use detector_engine::{
     AnomalyKind, ConflictKind, ConflictScope, IfIndex,
@@ -26,7 +32,7 @@ use crate::{
     ipam::{IpamSettings, calico::FollowedBlocks},
     kube_client::KubeClient,
     persist::store::Store,
-    pods::{PathSetting, PluginPods, PodDirectory, PodLookupSettings, SandboxList},
+    pods::{PluginPods, PodDirectory, PodLookupSettings, SandboxList},
 };
 
 /// What is to be explained.
@@ -111,10 +117,7 @@ impl Collector {
         Ok(Self {
             sandboxes: Sandboxes::new(SandboxList::new()?, Arc::clone(&watched.pods)),
             pools: PoolReader::new(ipam, &watched),
-            results: match &settings.cni_cache_dir {
-                PathSetting::At(directory) => Some(directory.clone()),
-                PathSetting::Off => None,
-            },
+            results: settings.cni_cache_dir.path().map(Path::to_owned),
             plugins: watched.plugins,
             versions: Versions::default(),
             nodes: OtherNodes::default(),
@@ -174,10 +177,14 @@ impl Collector {
         };
         let mut claimants = self.conflict_claimants(data);
         let is_assigned = |candidate: &Candidate| candidate.facts.assignment.value().is_some();
-        let is_unrelated = data.vlan.is_some() && !claimants.iter().all(is_assigned);
-        if is_unrelated {
-            let facts = claimants.iter_mut().map(|candidate| &mut candidate.facts);
-            facts.for_each(|facts| claimants::leave_out_records(facts, IN_VLAN));
+        let records = match data.vlan {
+            Some(_) if !claimants.iter().all(is_assigned) => Err(IN_VLAN),
+            _ => Ok(()),
+        };
+        if let Err(why) = records {
+            for candidate in &mut claimants {
+                claimants::leave_out_records(&mut candidate.facts, why);
+            }
         }
         Subject {
             finding: FindingKind::Conflict(data.kind),
@@ -185,7 +192,7 @@ impl Collector {
             gateway: None,
             node: &data.node,
             claimants,
-            records: if is_unrelated { Err(IN_VLAN) } else { Ok(()) },
+            records,
             newest: newest(data),
             routing: match data.vlan {
                 Some(_) => Err("the node does not route the VLAN".to_owned()),
@@ -293,6 +300,7 @@ impl Collector {
             nodes,
             moved_at,
         } = subject;
+        let recorded_at = self.pools.recorded_at(address);
         let pool = match records {
             Err(why) => Err(why.to_owned()),
             Ok(()) if claimants.is_empty() => Err(NOT_NEEDED.to_owned()),
@@ -322,6 +330,12 @@ impl Collector {
                 claimant.allocated_addresses = pool.addresses_of(sandbox);
             }
         }
+        let pool = match recorded_at {
+            Some(at) if is_given_since(&claimants, address, at) => Err(format!(
+                "the record of {address} was not read since a network plugin returned it to a pod"
+            )),
+            _ => pool,
+        };
         let what = "networks with overlapping ranges";
         let (pool, overlapping_networks) = match pool {
             Ok(pool) => {
@@ -339,7 +353,7 @@ impl Collector {
             let sandbox = self.sandboxes.of(&pod);
             Some((pod, sandbox))
         });
-        if pool.value().is_some_and(PoolFacts::is_calico) {
+        if pool.value().is_some_and(PoolFacts::is_in_datastore) {
             self.versions.refresh(due, &mut self.requests);
         }
         Facts {
@@ -368,6 +382,13 @@ impl Collector {
             sysctls: routing.sysctls,
         }
     }
+}
+
+/// Whether a network plugin may have returned the address to a pod after `time`.
+fn is_given_since(claimants: &[Candidate], address: IpAddr, time: UnixTime) -> bool {
+    let results = claimants.iter().filter_map(|c| c.facts.cni_results.value());
+    let mut given = results.flatten().filter(|r| r.addresses.contains(&address));
+    given.any(|result| result.stored_at.is_none_or(|at| at > time))
 }
 
 /// The address of this family that a pod was given: as its source has it, else the first one on its device.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use detector_engine::{
-    Completeness, Pool, PoolId, PoolUpdate,
+    Completeness, Ipam, Pool, PoolId, PoolUpdate,
     diagnosis::{Known, Removal, RemovedItem, Source, UnixTime},
 };
 use detector_event::WallTime;
@@ -64,6 +64,22 @@ impl PoolHistory {
         best.map(Arc::clone)
     }
 
+    /// The pool that has a record of the address because its plugin gave it to a pod, as it was read last.
+    pub(super) fn by_lease(&self, address: IpAddr) -> Option<Arc<Pool>> {
+        let seen = self.lock();
+        let has_record = |pool: &&Arc<Pool>| {
+            let mut parts = pool.parts.iter().flatten();
+            parts.any(|part| part.range == (address..=address))
+        };
+        let mut pools = seen.by_lease();
+        pools.find(has_record).map(Arc::clone)
+    }
+
+    /// Whether there are pools whose records are found by leases.
+    pub(super) fn has_leases(&self) -> bool {
+        self.lock().by_lease().next().is_some()
+    }
+
     /// What was deleted at a place.
     pub(super) fn at(&self, place: &str) -> Known<Vec<Removal>> {
         let seen = self.lock();
@@ -82,6 +98,12 @@ impl PoolHistory {
 }
 
 impl Seen {
+    fn by_lease(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        let is_by_lease =
+            |pool: &&Arc<Pool>| matches!(pool.source.ipam, Ipam::Whereabouts | Ipam::Spiderpool);
+        self.newest.values().filter(is_by_lease)
+    }
+
     fn add(&mut self, before: &Pool, now: &Pool, at: UnixTime) {
         let gone = before
             .allocated
@@ -106,7 +128,7 @@ mod tests {
 
     use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-    use detector_engine::{Allocation, ChangedAddresses, Coverage, Ipam, PoolSource, Timestamp};
+    use detector_engine::{Allocation, ChangedAddresses, Coverage, PoolSource, Timestamp};
 
     use super::*;
 

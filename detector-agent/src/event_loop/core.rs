@@ -3,9 +3,11 @@
 use std::{collections::HashSet, sync::Arc};
 
 use detector_engine::{
-    DropCounters, Effect, Engine, FrameKind, IfIndex, Observation, PodsKnown, PoolRequest,
-    TimedObservation, Timestamp,
+    ConflictKind, ConflictScope, DropCounters, Effect, Engine, FrameKind, IfIndex, Observation,
+    PodsKnown, PoolRequest, TimedObservation, Timestamp,
 };
+
+use prometheus_client::metrics::gauge::Gauge;
 
 use super::{
     FleetFeed, LoopMessage, Readiness, Reporter, claimed::ClaimedWrites,
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::{
     health::SourceHealth,
-    metrics::{Kind, Metrics, Reason},
+    metrics::{Kind, KindAndScope, Metrics, Reason},
     observe::{
         ebpf::{CounterReader, CounterValues},
         netlink::DeviceSelector,
@@ -74,6 +76,9 @@ pub struct Core {
     pub(super) device_budgets: DeviceBudgets,
     pub(super) claimed_writes: ClaimedWrites,
     pub(super) fleet: FleetConflicts,
+    /// The gauges of open conflicts on this node, in the order of [`ConflictKind::ALL`]: each lookup by labels would be on the way to
+    /// the event line.
+    pub(super) conflicts_active: [Gauge; ConflictKind::ALL.len()],
     pub(super) next_tick: Timestamp,
     /// When what the start needed is returned to the kernel.
     pub(super) release_memory_at: Option<Timestamp>,
@@ -89,7 +94,11 @@ impl Core {
         kernel_counters: Option<CounterReader>,
         selector: DeviceSelector,
     ) -> Self {
+        let active = &outputs.metrics.active;
+        let conflicts_active = ConflictKind::ALL
+            .map(|kind| active.get_or_create_owned(&KindAndScope::new(kind, ConflictScope::Node)));
         let mut core = Self {
+            conflicts_active,
             engine,
             outputs,
             kernel_counters,

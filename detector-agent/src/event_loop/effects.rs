@@ -3,18 +3,14 @@
 use std::net::IpAddr;
 
 use detector_engine::{
-    Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, ConflictScope,
-    Effect, RereadReason, Timestamp,
+    Anomaly, AnomalyEffect, AnomalyKind, BoundReached, Conflict, ConflictKind, Effect,
+    RereadReason, Timestamp,
 };
 use detector_event::{Change, SubjectId};
 use tracing::{error, warn};
 
 use super::{Core, device_jobs::DeviceJob};
-use crate::{
-    metrics::{KindAndScope, gauge_value},
-    observe::worker::WorkerJob,
-    process::clock,
-};
+use crate::{metrics::gauge_value, observe::worker::WorkerJob, process::clock};
 
 /// Called once for each device and bound, not for each drop.
 fn log_bound(reached: &BoundReached) {
@@ -105,9 +101,7 @@ impl Core {
     }
 
     pub(super) fn set_conflicts_active(&self) {
-        for kind in ConflictKind::ALL {
-            let labels = KindAndScope::new(kind, ConflictScope::Node);
-            let gauge = self.outputs.metrics.active.get_or_create(&labels);
+        for (kind, gauge) in ConflictKind::ALL.into_iter().zip(&self.conflicts_active) {
             gauge.set(gauge_value(self.engine.view().open_conflicts(kind)));
         }
     }

@@ -15,6 +15,7 @@ use detector_event::{
     diagnosis_digest,
     guidance::Severity,
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
+    write_json,
 };
 use tracing::{error, info, warn};
 
@@ -194,7 +195,7 @@ impl Reporter {
             return;
         };
         self.line.clear();
-        let serialised = serde_json::to_writer(&mut self.line, event);
+        let serialised = write_json(event, &mut self.line);
         let written = serialised
             .map_err(io::Error::from)
             .and_then(|()| lines.write(&self.line));

@@ -51,6 +51,7 @@ const RECHECK: Duration = Duration::from_secs(5);
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::Aws,
     serves: |plugin, _| plugin == "aws-cni",
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let prefix = network.device_prefix.as_deref().unwrap_or(DEVICE_PREFIX);
         let file = context.settings.aws_ipam_file.clone();

@@ -32,6 +32,7 @@ const MAX_BYTES: u64 = 8 << 20;
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::Azure,
     serves: |_, ipam| matches!(ipam, "azure-ipam" | "azure-cns"),
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let device_prefix = match network.plugin.as_str() {
             "cilium-cni" => "lxc",

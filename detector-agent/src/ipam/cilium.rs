@@ -46,6 +46,7 @@ const RECORD_DELAY: Duration = Duration::from_secs(60);
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::Cilium,
     serves: |plugin, ipam| plugin == "cilium-cni" && ipam.is_empty(),
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let directory = context.settings.cilium_state_dir.clone();
         Box::new(CiliumReader::new(id, network.name.clone(), directory))

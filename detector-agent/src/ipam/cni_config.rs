@@ -188,6 +188,26 @@ impl CniConfig {
         networks.collect()
     }
 
+    /// Adds a network of each IPAM that is found by leases and has some, unless there is one.
+    pub(super) fn add_leased(&mut self, has_leases: impl Fn(Ipam) -> bool) {
+        let sources = SOURCES.iter().filter(|source| source.is_found_by_leases);
+        for ipam in sources.map(|source| source.ipam) {
+            let is_known = self.networks.iter().any(|n| n.ipam == Some(ipam));
+            if !is_known && has_leases(ipam) {
+                self.networks.push(Network {
+                    name: ipam.name().to_owned(),
+                    ipam: Some(ipam),
+                    ipam_type: ipam.name().to_owned(),
+                    plugin: String::new(),
+                    device_prefix: None,
+                    data_dir: None,
+                    ranges: Vec::new(),
+                    is_first: false,
+                });
+            }
+        }
+    }
+
     /// The networks whose IPAM can be read.
     pub(super) fn supported(&self) -> impl Iterator<Item = (Ipam, &Network)> {
         let networks = self.networks.iter();

@@ -1,6 +1,6 @@
 //! Files and responses of IPAM plugins with any content; see [`crate::fuzzing`].
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use detector_engine::{Allocation, Ipam, PoolId, Timestamp};
 use kube::api::{DynamicObject, ObjectList};
@@ -13,7 +13,7 @@ use super::{
     calico::{self, NodeBlocks},
     cilium,
     cni_config::{self, CniConfig},
-    host_local, kube_ovn,
+    host_local, kube_ovn, leases, spiderpool, whereabouts,
     whole_pool::{Allocations, MAX_ADDRESSES},
 };
 
@@ -103,6 +103,39 @@ pub fn kube_ovn_objects(bytes: &[u8]) {
     };
     if let Ok(allocated) = kube_ovn::parse(&mut page.items.iter(), "kube-ovn-worker") {
         check_allocations(&allocated);
+    }
+}
+
+/// Reads a file of the CNI result cache for a lease.
+pub fn ipam_lease(bytes: &[u8]) {
+    if let Some(lease) = leases::parse(bytes) {
+        assert!(leases::is_name(&lease.namespace) && leases::is_name(&lease.pod));
+    }
+}
+
+/// Reads a list of whereabouts' objects in the JSON of the Kubernetes API.
+pub fn whereabouts_objects(bytes: &[u8]) {
+    let Ok(page) = serde_json::from_slice::<ObjectList<DynamicObject>>(bytes) else {
+        return;
+    };
+    for object in &page.items {
+        for address in ["192.168.2.225", "fd00::2"] {
+            let address = address.parse::<IpAddr>();
+            let _ = address.map(|address| whereabouts::in_pool(object, address));
+        }
+    }
+}
+
+/// Reads a list of Spiderpool's objects in the JSON of the Kubernetes API.
+pub fn spiderpool_objects(bytes: &[u8]) {
+    let Ok(page) = serde_json::from_slice::<ObjectList<DynamicObject>>(bytes) else {
+        return;
+    };
+    let address = IpAddr::from([172, 31, 199, 193]);
+    for object in &page.items {
+        let pool = spiderpool::pool_of(object, address);
+        assert!(pool.is_none_or(|pool| leases::is_name(&pool)));
+        let _ = spiderpool::in_pool(object, address);
     }
 }
 

@@ -48,6 +48,7 @@ const ANTREA_DATA_DIR: &str = "/var/run/antrea/cni/networks";
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::HostLocal,
     serves: |_, ipam| ipam == "host-local",
+    is_found_by_leases: false,
     reader: |id, network, _| Box::new(HostLocalReader::new(id, network.clone())),
 };
 

@@ -19,12 +19,13 @@ use ::kube::{
 use detector_engine::{PoolId, PoolPart, Timestamp};
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{mpsc, watch as latest},
+    sync::mpsc,
     time::{Instant, timeout},
 };
 
 use super::{
     PoolRead,
+    follower::Follower,
     read_budget::ReadBudget,
     source::PoolReader,
     whole_pool::{Allocations, Found, WholePool},
@@ -84,19 +85,12 @@ pub(super) struct ObjectsReader {
     /// The allocations in the objects of a node, or why they cannot be understood.
     pub(super) parse:
         fn(&mut dyn Iterator<Item = &DynamicObject>, &str) -> Result<Allocations, String>,
-    pub(super) watch: Option<Follower>,
-}
-
-/// The connection to the task that follows the objects.
-#[derive(Debug)]
-pub(super) struct Follower {
-    view: latest::Receiver<View>,
-    requests: mpsc::UnboundedSender<()>,
+    pub(super) watch: Option<Follower<View, ()>>,
 }
 
 /// The objects as last seen.
 #[derive(Clone, Debug, Default)]
-struct View {
+pub(super) struct View {
     /// `None` until they were listed.
     objects: Option<Arc<Objects>>,
     problem: Option<String>,
@@ -109,23 +103,17 @@ impl PoolReader for ObjectsReader {
         let Some(kube) = &self.kube else {
             return;
         };
-        let (requests, requested) = mpsc::unbounded_channel();
-        let (published, view) = latest::channel(View::default());
-        let id = self.pool.id;
-        let publish = move |view| {
-            // They fail once the reader is gone.
-            let _ = published.send(view);
-            let _ = changed.send(id);
-        };
-        let watch = ObjectsWatch::new(kube.clone(), self.selection.clone(), publish);
-        tokio::spawn(watch.run(requested));
-        self.watch = Some(Follower { view, requests });
+        let (kube, selection) = (kube.clone(), self.selection.clone());
+        self.watch = Some(Follower::start(
+            self.pool.id,
+            changed,
+            |publish, requests| ObjectsWatch::new(kube, selection, publish).run(requests),
+        ));
     }
 
     fn request(&self, _address: IpAddr) -> bool {
         if let Some(watch) = &self.watch {
-            // It fails once the watch has ended.
-            let _ = watch.requests.send(());
+            watch.request(());
         }
         true
     }
@@ -135,7 +123,7 @@ impl PoolReader for ObjectsReader {
         Box::pin(async move {
             let read_at = clock::now();
             let view = match (&self.watch, &self.kube) {
-                (Some(watch), _) => watch.view.borrow().clone(),
+                (Some(watch), _) => watch.view(),
                 (None, Some(kube)) => match list(kube, &self.selection).await {
                     Ok((objects, _)) => View {
                         objects: Some(Arc::new(objects)),

@@ -24,6 +24,7 @@ const VIRTUAL_MACHINE: &str = "VirtualMachine";
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::KubeOvn,
     serves: |plugin, ipam| plugin == "kube-ovn" && matches!(ipam, "" | "kube-ovn"),
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let kind = GroupVersionKind::gvk("kubeovn.io", "v1", "IP");
         Box::new(ObjectsReader {

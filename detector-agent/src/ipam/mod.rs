@@ -1,7 +1,7 @@
 //! IPAM sources: which IPAM assigns the addresses of this node's pods, and what it has allocated.
 //!
 //! ```text
-//! /etc/cni/net.d ──cni_config──► networks ──► host_local, calico, … (SOURCES) ──Pool──► event loop
+//! /etc/cni/net.d, CNI results ──► networks ──► host_local, calico, … (SOURCES) ──Pool──► event loop
 //!                                                    ▲                                     │
 //!                                                    └─────── "read this pool now" ────────┘
 //! ```
@@ -20,17 +20,22 @@ mod cilium;
 mod cni_config;
 mod directory_watch;
 mod files;
+mod follower;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host_local;
 mod kube_objects;
 mod kube_ovn;
+mod lease_records;
+mod leases;
 mod once;
 mod read_budget;
 mod settings;
 mod snapshot_history;
 mod source;
+mod spiderpool;
 mod watcher;
+mod whereabouts;
 mod whole_pool;
 
 pub(crate) use cni_config::network_config;

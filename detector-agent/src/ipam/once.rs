@@ -1,12 +1,13 @@
 //! A single read of all IPAM sources, for `check`.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use detector_engine::{Pool, PoolId};
 use tokio::time::timeout;
 
 use super::{
     cni_config,
+    leases::ResultCache,
     settings::{IpamMode, IpamSettings},
     source::{Context, open, part_name},
 };
@@ -21,19 +22,26 @@ pub struct IpamSnapshot {
     pub summaries: Vec<String>,
 }
 
-/// Reads all pools in the CNI configuration, each for at most `limit`.
+/// Reads all pools in the CNI configuration, and those with leases in the CNI result cache (`results`), each for at most `limit`.
 #[must_use]
 pub fn read_once(
     settings: &IpamSettings,
     node: &str,
     kube: Option<KubeClient>,
+    results: Option<&Path>,
     limit: Duration,
 ) -> IpamSnapshot {
     let mut snapshot = IpamSnapshot::default();
     if settings.ipam == IpamMode::Off {
         return snapshot;
     }
-    let config = cni_config::read(&settings.cni_conf_dir);
+    let mut config = cni_config::read(&settings.cni_conf_dir);
+    if let (Ok(config), Some(directory)) = (&mut config, results) {
+        let mut results = ResultCache::new(directory);
+        // The reader of a network reports what is wrong with its leases.
+        let _ = results.refresh();
+        config.add_leased(|ipam| results.has(ipam));
+    }
     let (_, summary) = cni_config::summary(&settings.cni_conf_dir, &config);
     snapshot.summaries.push(summary);
     let config = config.unwrap_or_default();
@@ -41,6 +49,7 @@ pub fn read_once(
         settings,
         node,
         kube: kube.as_ref(),
+        results,
         blocks: &Arc::default(),
     };
     let readers: Vec<_> = (0..)

@@ -92,6 +92,16 @@ pub struct IpamSettings {
     )]
     pub azure_endpoints_file: PathBuf,
 
+    /// Namespace of the objects of whereabouts: kube-system, on OpenShift openshift-multus.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "IPCONFLICT_WHEREABOUTS_NAMESPACE",
+        help_heading = heading::IPAM,
+        default_value = "kube-system"
+    )]
+    pub whereabouts_namespace: String,
+
     /// Report an allocation that no pod uses after this time.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = parse_duration)]
     pub ipam_leak_after: Duration,
@@ -122,6 +132,7 @@ impl Default for IpamSettings {
             aws_introspection: ([127, 0, 0, 1], 1).into(),
             cilium_state_dir: PathBuf::new(),
             azure_endpoints_file: PathBuf::new(),
+            whereabouts_namespace: String::new(),
             ipam_leak_after: Duration::from_mins(10),
         }
     }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{
     PoolRead, aws, azure, calico, calico::FollowedBlocks, cilium, cni_config::Network, host_local,
-    kube_ovn, settings::IpamSettings,
+    kube_ovn, settings::IpamSettings, spiderpool, whereabouts,
 };
 use crate::kube_client::KubeClient;
 
@@ -20,6 +20,8 @@ pub(super) const SOURCES: &[Source] = &[
     cilium::SOURCE,
     kube_ovn::SOURCE,
     azure::SOURCE,
+    whereabouts::SOURCE,
+    spiderpool::SOURCE,
 ];
 
 /// An IPAM that can be read.
@@ -28,6 +30,9 @@ pub(super) struct Source {
     /// Whether it assigns the addresses of a network in the CNI configuration with these types of the plugin and of its
     /// `ipam` (empty if there is none).
     pub(super) serves: fn(plugin: &str, ipam: &str) -> bool,
+    /// Whether the allocations are found by what the plugin returned for pods, so the network need not be in the node's
+    /// configuration: Multus has its networks in the API.
+    pub(super) is_found_by_leases: bool,
     /// The reader of such a network.
     pub(super) reader: fn(PoolId, &Network, &Context<'_>) -> Box<dyn PoolReader>,
 }
@@ -57,6 +62,8 @@ pub(super) struct Context<'a> {
     pub(super) settings: &'a IpamSettings,
     pub(super) node: &'a str,
     pub(super) kube: Option<&'a KubeClient>,
+    /// The directory of the CNI result cache.
+    pub(super) results: Option<&'a Path>,
     /// Gets Calico's blocks, for others.
     pub(super) blocks: &'a Arc<FollowedBlocks>,
 }
@@ -87,7 +94,9 @@ pub(super) trait PoolReader: Debug + Send {
 
 #[cfg(test)]
 mod tests {
-    use detector_engine::Ipam::{Aws, Azure, Calico, Cilium, HostLocal, KubeOvn};
+    use detector_engine::Ipam::{
+        Aws, Azure, Calico, Cilium, HostLocal, KubeOvn, Spiderpool, Whereabouts,
+    };
     use serde_json::json;
 
     use super::*;
@@ -158,6 +167,18 @@ mod tests {
                 "kube-ovn",
                 json!({"type": "kube-ovn", "server_socket": "/run/openvswitch/kube-ovn-daemon.sock"}),
                 &[KubeOvn],
+                None,
+            ),
+            (
+                "bridge",
+                json!({"type": "bridge", "ipam": {"type": "whereabouts", "range": "10.9.0.0/16"}}),
+                &[Whereabouts],
+                None,
+            ),
+            (
+                "macvlan",
+                json!({"type": "macvlan", "ipam": {"type": "spiderpool"}}),
+                &[Spiderpool],
                 None,
             ),
             (

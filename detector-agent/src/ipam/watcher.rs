@@ -20,6 +20,7 @@ use super::{
     calico::FollowedBlocks,
     cni_config::{self, CniConfig, Network},
     directory_watch::{ChangedSubjects, DirectoryWatch},
+    leases::ResultCache,
     settings::{IpamMode, IpamSettings},
     source::{Context, PoolReader, open, part_name},
 };
@@ -51,6 +52,8 @@ pub struct IpamWatcher<F> {
     settings: IpamSettings,
     node: String,
     kube: Option<KubeClient>,
+    /// Shows whether there are leases.
+    results: Option<ResultCache>,
     notify: F,
     health: Arc<Health>,
     parts: HashMap<String, Part>,
@@ -70,12 +73,14 @@ pub struct IpamWatcher<F> {
 }
 
 impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
-    /// A watcher that calls `notify` with each update until it returns `false`.
+    /// A watcher that calls `notify` with each update until it returns `false`. `results` is the directory of the CNI result
+    /// cache.
     #[must_use]
     pub fn new(
         settings: IpamSettings,
         node: String,
         kube: Option<KubeClient>,
+        results: Option<&Path>,
         health: Arc<Health>,
         notify: F,
     ) -> Self {
@@ -83,6 +88,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
             settings,
             node,
             kube,
+            results: results.map(ResultCache::new),
             notify,
             health,
             parts: HashMap::new(),
@@ -204,7 +210,12 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
     fn read_config(&mut self, dirty: &mut BTreeSet<Subject>) -> bool {
         let directory = self.settings.cni_conf_dir.clone();
         self.watch(Subject::Config, &directory);
-        let config = cni_config::read(&directory);
+        let mut config = cni_config::read(&directory);
+        if let (Ok(config), Some(results)) = (&mut config, &mut self.results) {
+            // The reader of a network reports what is wrong with its leases.
+            let _ = results.refresh();
+            config.add_leased(|ipam| results.has(ipam));
+        }
         if self.config.as_ref() == Some(&config) {
             return true;
         }
@@ -233,6 +244,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                 settings: &self.settings,
                 node: &self.node,
                 kube: self.kube.as_ref(),
+                results: self.results.as_ref().map(|r| r.directory.as_path()),
                 blocks: &self.blocks,
             };
             let Some(mut reader) = open(id, &network, &context) else {

@@ -1,6 +1,12 @@
 //! Settings of pod lookups.
 
-use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -16,6 +22,17 @@ pub enum PathSetting {
     Off,
     /// This path.
     At(PathBuf),
+}
+
+impl PathSetting {
+    /// The path; `None` if it is not used.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Off => None,
+            Self::At(path) => Some(path),
+        }
+    }
 }
 
 impl FromStr for PathSetting {

@@ -45,8 +45,7 @@ const CLOCK_WAS_SET: i64 = 10_000_000;
 #[must_use]
 pub fn moment() -> Moment {
     let monotonic = now();
-    let seen = WallTime::unix_nanos_now() - i128::from(monotonic.0);
-    let seen = i64::try_from(seen).unwrap_or(0);
+    let seen = WallTime::unix_nanos_now().saturating_sub_unsigned(monotonic.0);
     let known = OFFSET.load(Ordering::Relaxed);
     let offset = if known.abs_diff(seen) < CLOCK_WAS_SET.unsigned_abs() {
         known

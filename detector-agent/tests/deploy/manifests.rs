@@ -10,11 +10,13 @@ use crate::tools::{
 };
 
 /// Components that kustomize builds together, and the equivalent values of the chart: files, and others.
-const COMPONENTS: [(&[&str], &[&str], &str); 13] = [
+const COMPONENTS: [(&[&str], &[&str], &str); 15] = [
     (&[], &[], ""),
     (&["kubernetes-1.32"], &[], ""),
     (&["calico"], &[], "{ipam: {calico: true}}"),
     (&["kube-ovn"], &[], "{ipam: {kubeOvn: true}}"),
+    (&["whereabouts"], &[], "{ipam: {whereabouts: true}}"),
+    (&["spiderpool"], &[], "{ipam: {spiderpool: true}}"),
     (&["cilium"], &[], "{ipam: {cilium: true}}"),
     (&["kind"], &["platforms/kind.yaml"], ""),
     (&["k3s"], &["platforms/k3s.yaml"], ""),
@@ -45,7 +47,7 @@ const VALUES: [&str; 12] = [
     "{listen: {address: '[$(NODE_IP)]', port: 9000, tokenSecret: {name: token}, tlsSecret: tls}}",
     "{metricsListen: {address: '', detail: false}}",
     "{secrets: [{name: slack, secretName: slack-webhook}], config: {allow: [10.0.0.10], export-claims: true}}",
-    "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true, awsLogs: true, cilium: true, azure: true, kubeOvn: true}}",
+    "{ipam: {hostLocalDirectories: [/run/cni-ipam-state], calico: true, aws: true, awsLogs: true, cilium: true, azure: true, kubeOvn: true, whereabouts: true, spiderpool: true}}",
     "{runtime: {mountSocket: false}, stateDirectory: ''}",
     "{priorityClass: {create: false, name: system-node-critical}}",
     "{prometheusRule: {enabled: true, alertLabels: {team: network}, severities: {IPAMDrift: info}, disabled: [IPAMLeak]}}",

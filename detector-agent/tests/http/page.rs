@@ -360,7 +360,7 @@ fn address_sweep_is_one_card_with_its_victims() {
     let sender = FrameSender::open(offender).unwrap();
     sender.send_all(&frames).unwrap();
     browser
-        .wait("document.querySelectorAll('.conflict li').length === 40")
+        .wait("document.querySelectorAll('#active li').length === 40")
         .unwrap();
     for text in [
         "1 pod claims 40 addresses of others",
@@ -377,7 +377,7 @@ fn address_sweep_is_one_card_with_its_victims() {
     let cards = "document.querySelectorAll('#conflicts .card').length";
     assert_eq!(browser.eval(cards).unwrap(), 1);
     browser
-        .eval("document.querySelector('.conflict details[data-key=members] summary').click()")
+        .eval("document.querySelector('#active details[data-key=members] summary').click()")
         .unwrap();
     browser.screenshot(&screenshot_path("11-sweep")).unwrap();
     // The navigation stays in view, and every section is one click away however many cards there are.
@@ -399,7 +399,7 @@ fn address_sweep_is_one_card_with_its_victims() {
     }
     // A victim has a page of its own, which leads back to the sweep.
     browser
-        .eval("document.querySelector('.conflict li a').click()")
+        .eval("document.querySelector('#active li a').click()")
         .unwrap();
     browser.wait(LIVE).unwrap();
     browser

@@ -4,6 +4,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
+#[cfg(target_arch = "x86_64")]
+use detector_bench::instructions;
 use detector_bench::{
     Figure, Goal, attack, cni,
     comparison::Precision,
@@ -33,12 +35,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// Detection latency on an idle node.
+    /// Detection latency on an idle node, and what [`Bench::Instructions`] counts.
     Latency {
         /// Number of conflicts.
         #[arg(long)]
         conflicts: Option<u32>,
     },
+    /// Instructions from the ring buffer to the event line; fails if they exceed the budget. The same on a busy machine.
+    #[cfg(target_arch = "x86_64")]
+    Instructions,
     /// Delivery latency: from a raised conflict to its event line and to the webhook's request.
     Report {
         /// Number of conflicts.
@@ -111,6 +116,9 @@ enum Bench {
     },
 }
 
+/// Conflicts whose instructions are counted.
+#[cfg(target_arch = "x86_64")]
+const INSTRUCTION_COUNTS: u32 = 5;
 const LATENCY: &str = "Latency";
 const POD_LOOKUP: &str = "Pod lookup";
 
@@ -152,8 +160,12 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Vec<Figure>> {
             let mut figures = latency_figures(&report, "idle", (50, 60.0));
             figures.push(floor_ratio(&report, "idle", 50, Some(1.5)));
             figures.push(floor_ratio(&report, "idle", 99, None));
+            #[cfg(target_arch = "x86_64")]
+            figures.extend(instructions::run(agent, INSTRUCTION_COUNTS)?);
             Ok(figures)
         }
+        #[cfg(target_arch = "x86_64")]
+        Bench::Instructions => instructions::run(agent, INSTRUCTION_COUNTS),
         Bench::Report { conflicts, state } => {
             let options = delivery::DeliveryOptions {
                 conflicts: conflicts.unwrap_or(count(500, 200)),

@@ -28,7 +28,10 @@ pub(super) struct SetUp {
 impl NetworkConfig {
     /// Whether both assign addresses from the same state.
     pub(super) fn shares_state_with(&self, other: &Self) -> bool {
-        (&self.name, &self.ipam, &self.data_dir) == (&other.name, &other.ipam, &other.data_dir)
+        // These record the addresses of all networks of the cluster together.
+        let is_of_cluster = matches!(self.ipam.as_str(), "whereabouts" | "spiderpool");
+        self.ipam == other.ipam
+            && (is_of_cluster || (&self.name, &self.data_dir) == (&other.name, &other.data_dir))
     }
 
     /// Whether ranges of both overlap, or that is not excluded: one without ranges takes them from elsewhere.
@@ -42,10 +45,14 @@ impl PoolFacts {
         matches!(self.state, PoolState::HostLocal { .. })
     }
 
-    /// Whether its state is a block of Calico.
-    #[must_use]
-    pub fn is_calico(&self) -> bool {
+    pub(super) fn is_calico(&self) -> bool {
         matches!(self.state, PoolState::Calico { .. })
+    }
+
+    /// Whether its state is in the datastore of the API server, and all nodes share it.
+    #[must_use]
+    pub fn is_in_datastore(&self) -> bool {
+        self.is_calico() || matches!(self.state, PoolState::ByLease)
     }
 
     pub(super) fn is_aws(&self) -> bool {
@@ -72,8 +79,14 @@ impl PoolFacts {
             }
             PoolState::Calico { block_created, .. } => block_created.value().copied(),
             PoolState::Aws { started, .. } => started.value().copied(),
-            PoolState::Other => None,
+            PoolState::ByLease | PoolState::Other => None,
         }
+    }
+
+    /// Whether its state had the allocation of a sandbox that was given an address then.
+    pub(super) fn had_allocation(&self, given: SetUp) -> bool {
+        let is_older = |since: UnixTime| since <= given.earliest;
+        matches!(self.state, PoolState::ByLease) || self.state_since().is_some_and(is_older)
     }
 
     /// The owners of the address; none if it is not allocated. `None` if that was not checked.
@@ -193,14 +206,31 @@ impl Facts {
 
     /// Whether the claimant was given the address from the pool.
     pub(super) fn is_from_pool(&self, index: usize) -> Option<bool> {
-        let network = self.network_of(index)?;
         let pool = self.pool.value()?;
-        Some(network.shares_state_with(&pool.network))
+        match self.network_of(index) {
+            Some(network) => Some(network.shares_state_with(&pool.network)),
+            None => self.is_from_only_network(index, pool).then_some(true),
+        }
+    }
+
+    /// The same without a CNI result: the runtime has recorded the address, and since before the claimant's sandbox no other network
+    /// has been configured that assigns it.
+    fn is_from_only_network(&self, index: usize, pool: &PoolFacts) -> bool {
+        let claimant = &self.claimants[index];
+        let since = self.node.cni_configured_since.value();
+        let is_older = |created: UnixTime| since.is_some_and(|since| *since < created);
+        let sandbox = claimant.sandbox.value();
+        pool.is_host_local()
+            && claimant.cni_results.value().is_none()
+            && sandbox.is_some_and(|s| s.addresses.contains(&self.address))
+            && sandbox.and_then(|s| s.created).is_some_and(is_older)
+            && pool.network.assigns(self.address)
+            && self.overlapping_networks.is_absent()
     }
 
     /// Whether the state of the pool has not been replaced by an older one since `time`; `None` if that is not known.
     pub(super) fn is_never_restored_since(&self, time: UnixTime) -> Option<bool> {
-        if !self.pool.value()?.is_calico() {
+        if !self.pool.value()?.is_in_datastore() {
             return Some(true);
         }
         let versions = self.resource_versions.value()?;
@@ -223,7 +253,7 @@ impl Facts {
 
     /// Whether the state that has no allocation for the claimant can have given its address to another one.
     fn has_successor(&self, index: usize) -> bool {
-        let is_shared_by_nodes = self.pool.value().is_some_and(PoolFacts::is_calico);
+        let is_shared_by_nodes = self.pool.value().is_some_and(PoolFacts::is_in_datastore);
         let victim = &self.claimants[index];
         let mut others = self.claimants.iter().enumerate();
         others.any(|(other, claimant)| {

@@ -97,7 +97,7 @@ fn of_pool(facts: &Facts) -> Vec<Evidence> {
             all.extend(ours.map(|removal| evidence::removal(*removal, source)));
         }
         PoolState::Aws { log_line, .. } => all.push(evidence::log_line(log_line)),
-        PoolState::Calico { .. } | PoolState::Other => {}
+        PoolState::Calico { .. } | PoolState::ByLease | PoolState::Other => {}
     }
     all.into_iter().flatten().collect()
 }

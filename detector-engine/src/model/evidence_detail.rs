@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::model::{Mac, NudState};
 
 /// More about a piece of evidence. As text in events and in records of open conflicts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "String", from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "String")]
 pub enum EvidenceDetail {
     /// Of a neighbour entry: its state.
     State(NudState),
@@ -68,9 +68,9 @@ impl fmt::Display for EvidenceDetail {
     }
 }
 
-impl From<EvidenceDetail> for String {
-    fn from(detail: EvidenceDetail) -> Self {
-        detail.to_string()
+impl Serialize for EvidenceDetail {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -2,25 +2,32 @@
 
 use std::{fmt, num::ParseIntError};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::hex::hex;
 
 /// Defines an id of 128 bits, which is 32 hexadecimal digits as text.
 macro_rules! id {
     ($(#[$attribute:meta])* $type:ident) => {
         $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(into = "String", try_from = "String")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $type(pub u128);
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:032x}", self.0)
+                let mut text = [0; 32];
+                let (digits, _) = text.as_chunks_mut();
+                for (digits, byte) in digits.iter_mut().zip(self.0.to_be_bytes()) {
+                    *digits = hex(byte);
+                }
+                f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
             }
         }
 
-        impl From<$type> for String {
-            fn from(id: $type) -> Self {
-                id.to_string()
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
             }
         }
 

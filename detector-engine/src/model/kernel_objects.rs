@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::names::named;
+use crate::{hex::hex, names::named};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 #[derive(
@@ -41,8 +41,11 @@ pub struct Mac(pub [u8; 6]);
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        let mut text = *b"00:00:00:00:00:00";
+        for (digits, byte) in text.chunks_mut(3).zip(self.0) {
+            digits[..2].copy_from_slice(&hex(byte));
+        }
+        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -52,9 +52,10 @@ impl KnownPod {
 
     fn is_owner(&self, ipam: Ipam, owner: &str) -> Option<bool> {
         match ipam {
-            // The name that was found through an address proves nothing about that address.
-            Ipam::KubeOvn if self.is_matched_by_address => None,
-            Ipam::KubeOvn => Some(owner == self.name),
+            Ipam::KubeOvn | Ipam::Whereabouts | Ipam::Spiderpool => {
+                // The name that was found through an address proves nothing about that address.
+                (!self.is_matched_by_address).then(|| owner == self.name)
+            }
             _ => {
                 let sandbox = self.sandbox.as_deref()?;
                 sandbox_of(ipam, owner).map(|of| of == sandbox)
@@ -67,7 +68,7 @@ impl KnownPod {
 pub(crate) fn sandbox_of(ipam: Ipam, owner: &str) -> Option<&str> {
     match ipam {
         Ipam::HostLocal | Ipam::Aws | Ipam::Cilium | Ipam::Azure => Some(owner),
-        Ipam::KubeOvn => None,
+        Ipam::KubeOvn | Ipam::Whereabouts | Ipam::Spiderpool => None,
         // `<network>.<container id>`. Handles of earlier versions name the pod, those of virtual machines the machine.
         Ipam::Calico => {
             let (_, id) = owner.rsplit_once('.')?;
@@ -128,15 +129,17 @@ mod tests {
 
     #[test]
     fn owner_that_is_a_pod_is_compared_by_its_name() {
-        let owns = |pod: &KnownPod, owner| pod.owns(Ipam::KubeOvn, &owned_by(owner));
         let ours = pod(None);
-        assert_eq!(owns(&ours, "shop/web-1"), Some(true));
-        assert_eq!(owns(&ours, "shop/web-2"), Some(false));
         let by_address = KnownPod {
             is_matched_by_address: true,
-            ..ours
+            ..pod(None)
         };
-        assert_eq!(owns(&by_address, "shop/web-1"), None);
+        for ipam in [Ipam::KubeOvn, Ipam::Whereabouts, Ipam::Spiderpool] {
+            let owns = |pod: &KnownPod, owner| pod.owns(ipam, &owned_by(owner));
+            assert_eq!(owns(&ours, "shop/web-1"), Some(true));
+            assert_eq!(owns(&ours, "shop/web-2"), Some(false));
+            assert_eq!(owns(&by_address, "shop/web-1"), None);
+        }
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A network, as events, metrics and the API name it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Network {
     /// `node`: what the node routes by its main table.
     #[default]
@@ -30,7 +30,7 @@ pub struct NotANetwork(String);
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node => write!(f, "node"),
+            Self::Node => f.write_str("node"),
             Self::Vrf(name) => write!(f, "vrf:{name}"),
             Self::Bridge(name) => write!(f, "bridge:{name}"),
             Self::Cni(name) => write!(f, "cni:{name}"),
@@ -56,9 +56,9 @@ impl FromStr for Network {
     }
 }
 
-impl From<Network> for String {
-    fn from(network: Network) -> Self {
-        network.to_string()
+impl Serialize for Network {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

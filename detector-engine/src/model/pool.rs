@@ -29,6 +29,10 @@ named! {
         Azure = "azure-cns",
         /// Kube-OVN's `IP` objects.
         KubeOvn = "kube-ovn",
+        /// The reservations and pools of whereabouts.
+        Whereabouts = "whereabouts",
+        /// Spiderpool's pools.
+        Spiderpool = "spiderpool",
     }
 }
 
@@ -54,7 +58,7 @@ pub struct Coverage {
     pub ranges: Vec<RangeInclusive<IpAddr>>,
     /// Name prefixes of devices whose addresses all come from it.
     pub device_prefixes: Vec<String>,
-    /// Addresses it had allocated earlier while the agent ran.
+    /// Addresses it had allocated earlier: while the agent ran, or as what its plugin returned shows.
     pub previously_allocated: BTreeSet<IpAddr>,
 }
 

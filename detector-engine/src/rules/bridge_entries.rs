@@ -128,7 +128,7 @@ impl ClaimContext<'_> {
     ) -> bool {
         let id = link.id();
         let has_claim = |draft: &Draft| draft.strength == Strength::Full;
-        facts.is_held_by(&link.link) || drafts.get(&(scope, id)).is_some_and(has_claim)
+        facts.is_held_by(&link.link) || drafts.get(&(scope, id)).is_some_and(|d| has_claim(d))
     }
 
     /// Whose a `PERMANENT` entry is if its port does not claim the address by itself: whoever
@@ -192,10 +192,10 @@ impl ClaimContext<'_> {
         };
         drafts.insert(
             (scope, id),
-            Draft {
+            Box::new(Draft {
                 claimant,
                 strength: Strength::Full,
-            },
+            }),
         );
     }
 }

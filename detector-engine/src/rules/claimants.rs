@@ -1,7 +1,10 @@
 //! Derives the claimants of an address from the facts. The same facts always give the same
 //! claimants.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    net::IpAddr,
+};
 
 use crate::{
     mirror::{
@@ -37,7 +40,8 @@ pub(crate) struct Draft {
 }
 
 /// The claimants of one address, while their evidence is being collected.
-pub(crate) type Drafts = BTreeMap<(Scope, ClaimantId), Draft>;
+/// They are boxed because a node of the map has room for eleven: 4 KiB of drafts, for which the allocator tidies up each time.
+pub(crate) type Drafts = BTreeMap<(Scope, ClaimantId), Box<Draft>>;
 
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,16 +100,17 @@ impl ClaimContext<'_> {
                     && d.strength == Strength::Full
                     && !self.mirror.links.is_one_pod(*id, key.1)
                     && (*id != ClaimantId::Host || strength == Strength::Probe)
-                    && !(is_shared(d) && drafts.get(&key).is_some_and(is_shared))
+                    && !(is_shared(d) && drafts.get(&key).is_some_and(|d| is_shared(d)))
             });
             if !contested {
                 drafts.remove(&key);
             }
         }
-        for ((scope, _), mut draft) in drafts {
-            draft.claimant.summarize();
-            self.look_up_records(address, &mut draft.claimant);
-            derived.entry(scope).or_default().push(draft.claimant);
+        for ((scope, _), draft) in drafts {
+            let mut claimant = draft.claimant;
+            claimant.summarize();
+            self.look_up_records(address, &mut claimant);
+            derived.entry(scope).or_default().push(claimant);
         }
         for claimants in derived.values_mut() {
             drop_same_pod_claims(claimants, &self.mirror.links);
@@ -282,16 +287,16 @@ impl ClaimContext<'_> {
                 mac: link.link.mac,
                 detail: Some(EvidenceDetail::OnNode),
             };
-            drafts
-                .entry((scope, ClaimantId::Host))
-                .or_insert_with(|| Draft {
+            drafts.entry((scope, ClaimantId::Host)).or_insert_with(|| {
+                Box::new(Draft {
                     claimant: Claimant {
                         evidence: vec![evidence],
                         peer: None,
                         ..self.claimant(ClaimantId::Host, link)
                     },
                     strength: Strength::Full,
-                });
+                })
+            });
         }
     }
 
@@ -317,14 +322,24 @@ impl ClaimContext<'_> {
             evidence,
         } = support;
         let id = link.id();
-        let draft = drafts.entry((scope, id)).or_insert_with(|| Draft {
-            claimant: self.claimant(id, link),
-            strength,
-        });
-        draft.claimant.evidence.push(Evidence {
+        let evidence = Evidence {
             seen: evidence.seen.on_device_from(link.appeared),
             ..evidence
-        });
-        draft.strength = draft.strength.max(strength);
+        };
+        match drafts.entry((scope, id)) {
+            Entry::Occupied(known) => {
+                let draft = known.into_mut();
+                draft.claimant.evidence.push(evidence);
+                draft.strength = draft.strength.max(strength);
+            }
+            Entry::Vacant(place) => {
+                // Most have one piece of evidence: no room for more.
+                let claimant = Claimant {
+                    evidence: vec![evidence],
+                    ..self.claimant(id, link)
+                };
+                place.insert(Box::new(Draft { claimant, strength }));
+            }
+        }
     }
 }

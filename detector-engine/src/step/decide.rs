@@ -1,6 +1,6 @@
 //! Decides about every address whose facts changed.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 use crate::{
     mirror::links::Links,
@@ -165,10 +165,11 @@ fn are_shared<'c>(
     facts.is_some_and(|facts| claimants.all(|c| context.is_shared(facts, c)))
 }
 
-/// How many different pods (or the node) these claimants are.
+/// Of how many different pods (or the node) these claimants are; 2 stands for more as well.
 fn pod_count<'c>(links: &Links, claimants: impl Iterator<Item = &'c Claimant>) -> usize {
-    let pods: BTreeSet<_> = claimants.map(|c| links.pod_identity(c.id)).collect();
-    pods.len()
+    let mut pods = claimants.map(|c| links.pod_identity(c.id));
+    let Some(first) = pods.next() else { return 0 };
+    1 + usize::from(pods.any(|pod| pod != first))
 }
 
 /// See `docs/detection-rules.md`, section 7.

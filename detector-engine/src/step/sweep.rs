@@ -15,13 +15,9 @@ impl Engine {
         let open = self.tracked.lifecycle.open_of(address).map(|(_, c)| c);
         self.tracked.anomalies.sweeps.replace(address, open);
         if self.mirror.is_complete {
-            for device in self
-                .tracked
-                .anomalies
-                .sweeps
-                .contests
-                .contesters_of(address)
-            {
+            let contests = &self.tracked.anomalies.sweeps.contests;
+            let enough = self.settings.anomalies.sweep_from;
+            for device in contests.contesters_of(address, enough) {
                 self.start_sweep(device, address, first, step);
             }
         }

@@ -194,8 +194,8 @@ impl Lifecycle {
             let room = bounds.listed_claimants.saturating_sub(self.listed);
             let mut opened =
                 TrackedConflict::raise(address, scope, kind, decision, step, (&bounds, room));
-            let what = Recurrence::new(address, scope, kind, &opened.ids);
-            let again = self.ended.take(&what, step.now);
+            let what = || Recurrence::new(address, scope, kind, &opened.ids);
+            let again = self.ended.take(what, step.now);
             let (id, repeats) = again.unwrap_or_else(|| (ConflictId(self.ids.next()), 0));
             let conflict = Arc::make_mut(&mut opened.conflict);
             (conflict.id, conflict.repeats) = (id, repeats);

@@ -85,8 +85,15 @@ impl EndedConflicts {
     }
 
     /// A conflict begins: its id and how often it has begun again, if it ended a moment ago.
-    pub(crate) fn take(&mut self, what: &Recurrence, now: Timestamp) -> Option<(ConflictId, u32)> {
-        let (id, repeats, at) = self.ended.remove(what)?;
+    pub(crate) fn take(
+        &mut self,
+        what: impl FnOnce() -> Recurrence,
+        now: Timestamp,
+    ) -> Option<(ConflictId, u32)> {
+        if self.ended.is_empty() {
+            return None;
+        }
+        let (id, repeats, at) = self.ended.remove(&what())?;
         (now.since(at) <= WITHIN).then_some((id, repeats.saturating_add(1)))
     }
 }

@@ -221,7 +221,7 @@ impl KubeApi {
         self.network.server.delete(IPAM_BLOCKS, &block_name(cidr));
     }
 
-    /// Creates or replaces an object of a resource without namespaces, which exists from then on.
+    /// Creates or replaces an object of a resource, which exists from then on.
     pub fn apply_object(&self, resource: &str, object: Value) {
         self.network.server.store(resource, object);
     }
@@ -229,6 +229,11 @@ impl KubeApi {
     /// Deletes an object of a resource without namespaces.
     pub fn delete_object(&self, resource: &str, name: &str) {
         self.network.server.delete(resource, name);
+    }
+
+    /// Deletes an object of a namespace.
+    pub fn delete_object_in(&self, resource: &str, namespace: &str, name: &str) {
+        self.network.server.delete_in(resource, namespace, name);
     }
 
     /// Goes on from another resource version, as a datastore does that was restored from a backup.

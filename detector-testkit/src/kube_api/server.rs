@@ -139,6 +139,11 @@ impl ApiServer {
         self.change(|objects| objects.delete(path, "", name));
     }
 
+    /// Deletes an object of a namespace.
+    pub fn delete_in(&self, path: &str, namespace: &str, name: &str) {
+        self.change(|objects| objects.delete(path, namespace, name));
+    }
+
     /// An object, if there is one.
     #[must_use]
     pub fn object(&self, path: &str, name: &str) -> Option<Value> {

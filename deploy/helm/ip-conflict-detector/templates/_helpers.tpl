@@ -147,6 +147,12 @@ port: {{ $listener.port }}, scheme: {{ include "detector.scheme" . | upper }}
 {{- if and .Values.ipam.kubeOvn (not .Values.kube.enabled) -}}
 {{- fail "ipam.kubeOvn reads Kube-OVN's addresses from the Kubernetes API: it needs kube.enabled" -}}
 {{- end -}}
+{{- if and .Values.ipam.whereabouts (not .Values.kube.enabled) -}}
+{{- fail "ipam.whereabouts reads whereabouts' reservations from the Kubernetes API: it needs kube.enabled" -}}
+{{- end -}}
+{{- if and .Values.ipam.spiderpool (not .Values.kube.enabled) -}}
+{{- fail "ipam.spiderpool reads Spiderpool's pools from the Kubernetes API: it needs kube.enabled" -}}
+{{- end -}}
 {{- if and .Values.priorityClass.create (hasPrefix "system-" .Values.priorityClass.name) -}}
 {{- fail (printf "priorityClass.name %s is one of Kubernetes' own classes: set priorityClass.create to false to use it" .Values.priorityClass.name) -}}
 {{- end -}}

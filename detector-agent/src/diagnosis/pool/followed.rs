@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use detector_engine::{
-    Allocation, Completeness, Pool,
+    Allocation, Completeness, Ipam, Pool,
     diagnosis::{NetworkConfig, PoolState, Source},
 };
 
@@ -42,7 +42,10 @@ pub(super) fn pool(network: &NetworkConfig, is_only: bool, pool: &Pool) -> Found
         place,
         address_source: source.clone(),
         source,
-        state: PoolState::Other,
+        state: match pool.source.ipam {
+            Ipam::Whereabouts | Ipam::Spiderpool => PoolState::ByLease,
+            _ => PoolState::Other,
+        },
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 
 use detector_engine::{
     IfIndex,
-    diagnosis::{Known, NetworkConfig, Source},
+    diagnosis::{Known, NetworkConfig, Source, UnixTime},
 };
 use detector_event::Pod;
 
@@ -25,7 +25,7 @@ use super::{
     files::{not_checked, source},
     requests::Requests,
 };
-use crate::ipam::IpamSettings;
+use crate::{ipam::IpamSettings, process::clock};
 use aws::Ipamd;
 use calico::Blocks;
 use record::Allocations;
@@ -99,7 +99,18 @@ impl PoolReader {
     /// Whether the state of a network is in the datastore of the API server.
     pub(super) fn is_any_in_datastore(&self) -> bool {
         let networks = self.settings.networks();
-        networks.is_ok_and(|all| all.iter().any(|network| network.ipam == CALICO))
+        let is_calico = |all: Vec<NetworkConfig>| all.iter().any(|n| n.ipam == CALICO);
+        networks.is_ok_and(is_calico) || self.watched.pools.has_leases()
+    }
+
+    /// When the record of an address was read, if it was found by a lease.
+    pub(super) fn recorded_at(&self, address: IpAddr) -> Option<UnixTime> {
+        let pool = self.watched.pools.by_lease(address)?;
+        let mut parts = pool.parts.iter().flatten();
+        let record = parts.find(|part| part.range == (address..=address))?;
+        let at = i64::try_from(record.confirmed_at?.0).ok()?;
+        let at = at.checked_add(clock::offset())?;
+        u64::try_from(at).ok().map(UnixTime)
     }
 
     /// The pods of the node, by the index of their device.
@@ -107,8 +118,8 @@ impl PoolReader {
         &self.networks().pods
     }
 
-    /// The pool that assigns `address` on `node`: one of `host-local` whose configuration or state has the address, else that of
-    /// Calico, of the AWS VPC CNI, or of another network whose allocations are followed.
+    /// The pool that assigns `address` on `node`: one of `host-local` whose configuration or state has the address, else one whose
+    /// plugin gave it to a pod, that of Calico, of the AWS VPC CNI, or of another network whose allocations are followed.
     ///
     /// # Errors
     /// Why there is none, or it is not known.
@@ -120,6 +131,15 @@ impl PoolReader {
     ) -> Result<FoundPool, String> {
         if let Some(pool) = self.host_local(address)? {
             return Ok(pool);
+        }
+        if let Some(pool) = self.watched.pools.by_lease(address) {
+            let network = NetworkConfig {
+                name: pool.source.network.clone(),
+                ipam: pool.source.ipam.name().to_owned(),
+                data_dir: None,
+                ranges: Vec::new(),
+            };
+            return Ok(followed::pool(&network, false, &pool));
         }
         let configured = self.networks().configured.clone()?;
         let of = |ipam: &str| configured.iter().find(|network| network.ipam == ipam);

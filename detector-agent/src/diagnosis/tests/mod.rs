@@ -7,6 +7,7 @@ mod calico;
 mod nodes;
 mod others;
 mod plugins;
+mod results_off;
 mod vlan;
 
 use std::{fs, sync::Arc, time::Instant};
@@ -78,6 +79,8 @@ struct TestNode {
     network: Value,
     pods: Vec<TestPod>,
     watched: Watched,
+    /// Whether the CNI result cache is used.
+    has_results: bool,
 }
 
 impl TestNode {
@@ -103,6 +106,7 @@ impl TestNode {
             network: network.clone(),
             pods: Vec::new(),
             watched: Watched::default(),
+            has_results: true,
         }
     }
 
@@ -140,7 +144,10 @@ impl TestNode {
         self.watched.pods = Arc::new(PodDirectory::of(pods));
         let lookups = PodLookupSettings {
             cri_endpoint: CriSetting::Off,
-            cni_cache_dir: PathSetting::At(self.directory.path().join("results")),
+            cni_cache_dir: match self.has_results {
+                true => PathSetting::At(self.directory.path().join("results")),
+                false => PathSetting::Off,
+            },
             kube: KubeMode::Off,
             pod_labels: Vec::new(),
             lookup_timeout: std::time::Duration::from_secs(1),

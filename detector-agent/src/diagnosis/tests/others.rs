@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use detector_engine::{
-    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolSource,
+    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource,
     PoolUpdate, Timestamp as Monotonic,
 };
 
 use super::*;
+use crate::process::clock;
 
 const ADDRESS: &str = "10.240.0.84";
 
@@ -63,6 +64,61 @@ fn two_endpoints_with_one_address_are_allocated_twice() {
     assert_unknown(&cause(&mut node));
     read(&node, Completeness::Unknown, owners);
     assert_unknown(&cause(&mut node));
+}
+
+/// The record of the address was read so many minutes from now.
+fn read_record(node: &TestNode, after: u64, owner: &str, second_owner: Option<&str>) {
+    let address = ADDRESS.parse().unwrap();
+    let allocation = Allocation {
+        owner: Some(owner.into()),
+        second_owner: second_owner.map(Into::into),
+        ..Allocation::default()
+    };
+    let at = Monotonic(clock::now().0 + after * 60_000_000_000);
+    let pool = Pool {
+        id: PoolId(1),
+        source: Arc::new(PoolSource {
+            ipam: Ipam::Whereabouts,
+            network: "whereabouts".to_owned(),
+            place: "overlappingrangeipreservations.whereabouts.cni.cncf.io".to_owned(),
+        }),
+        coverage: Coverage::default(),
+        completeness: Completeness::Complete,
+        allocated: [(address, allocation)].into(),
+        can_detect_leaks: false,
+        record_delay: Duration::ZERO,
+        read_at: at,
+        parts: Some(vec![PoolPart {
+            range: address..=address,
+            confirmed_at: Some(at),
+        }]),
+    };
+    let update = PoolUpdate::Read(Arc::new(pool), ChangedAddresses::All);
+    node.watched.pools.note(&update);
+}
+
+/// The network is in no file of /etc/cni/net.d: Multus reads it from the API.
+#[test]
+fn record_that_a_lease_names_explains_the_address() {
+    let mut node =
+        TestNode::new(&json!({"name": "lan", "type": "bridge", "ipam": {"type": "whereabouts"}}));
+    node.write("net.d/10-net.conflist", "{}");
+    node.add(&TestPod::new("first", ADDRESS, minute(5)));
+    node.add(&TestPod::new("second", ADDRESS, minute(50)));
+    read_record(&node, 60, "shop/second", None);
+    let mut collector = node.collector();
+    collector.look();
+    let conflict = node.conflict(ADDRESS);
+    let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
+    assert_cause(&diagnosis, Cause::ReleasedInUse, CauseConfidence::Proven);
+    assert!(diagnosis.summary.contains("shop/first"), "{diagnosis:#?}");
+    read_record(&node, 60, "shop/second", Some("shop/first"));
+    let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
+    assert_cause(&diagnosis, Cause::AllocatedTwice, CauseConfidence::Proven);
+    // It was read before the second pod was given the address.
+    read_record(&node, 20, "shop/first", None);
+    let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
+    assert_unknown(&diagnosis);
 }
 
 #[test]

@@ -6,6 +6,7 @@ import { counted, element } from "./dom.js";
 import { whyLine } from "./why.js";
 
 const MAX_LISTED = 200;
+const FIRST_FEW = 8;
 const MAX_UNRELATED = 20; // more cards of one kind are one card
 
 const isSweep = (item) => item.kind === "address_sweep";
@@ -63,11 +64,17 @@ export function groupCard({ group, members, raised_at }) {
       period({ raised_at })),
     isSweep(first) ? element("p", { class: "detail" }, `${first.detail}. ${first.guidance?.effect ?? ""}`) : null,
     element("details", { class: "why", "data-key": "members" },
-      element("summary", {}, isSweep(first) ? counted(listed.length, "victim", "victims") : "Addresses and pods"),
+      element("summary", {}, `${isSweep(first) ? counted(listed.length, "victim", "victims") : "Addresses and pods"}: ${firstFew(listed)}`),
       element("ul", {}, ...listed.slice(0, MAX_LISTED).map(row)),
       more > 0 ? element("p", {}, `${more} more: see ${path}.`) : null),
     isOne ? whyLine(first, `${path}/${idOf(first)}`) : null,
     isOne ? nextLine(first.guidance) : null);
+}
+
+function firstFew(items) {
+  const addresses = items.slice(0, FIRST_FEW).map((item) => item.range ?? item.address);
+  const more = items.length - addresses.length;
+  return addresses.join(", ") + (more > 0 ? ` and ${more} more` : "");
 }
 
 // An address with its claimants, of which ▶ marks the receiver of the traffic, or with the pod.

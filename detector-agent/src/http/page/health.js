@@ -23,6 +23,7 @@ export function drawHealth(report) {
   const sinks = rows("sink");
   $("sinks").replaceChildren(...(sinks.length ? sinks : without("None",
     element("div", { class: "detail" }, "Events are available on this page, in the metrics and through the API. Add sinks with --events or in the configuration file."))));
+  $("docs").hidden = !report.runbooks;
   if (report.runbooks) $("docs").href = report.runbooks;
   $("version").textContent = report.version ? `· version ${report.version}` : "";
 }

@@ -24,7 +24,7 @@ use ::kube::{
 use futures_util::future::BoxFuture;
 use ipnet::IpNet;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::mpsc;
 
 use detector_engine::{
     Allocation, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource, Timestamp,
@@ -46,6 +46,7 @@ use self::{
 };
 use super::{
     PoolRead,
+    follower::Follower,
     snapshot_history::SnapshotHistory,
     source::{PoolReader, Source},
 };
@@ -69,22 +70,16 @@ pub(super) struct CalicoReader {
     kube: Option<KubeClient>,
     /// Gets the blocks for others.
     shared: Arc<FollowedBlocks>,
-    watch: Option<Follower>,
+    watch: Option<Follower<BlocksView, IpAddr>>,
     history: SnapshotHistory<Allocation>,
     ranges: Vec<RangeInclusive<IpAddr>>,
     parts: Vec<PoolPart>,
 }
 
-/// The connection to the watch of the blocks.
-#[derive(Debug)]
-struct Follower {
-    view: latest::Receiver<BlocksView>,
-    requests: mpsc::UnboundedSender<IpAddr>,
-}
-
 pub(super) const SOURCE: Source = Source {
     ipam: Ipam::Calico,
     serves: |_, ipam| ipam == "calico-ipam",
+    is_found_by_leases: false,
     reader: |id, network, context| {
         let (network, node) = (network.name.clone(), context.node.to_owned());
         let shared = Arc::clone(context.blocks);
@@ -104,25 +99,19 @@ impl PoolReader for CalicoReader {
         let Some(kube) = &self.kube else {
             return;
         };
-        let (requests, requested) = mpsc::unbounded_channel();
-        let (published, view) = latest::channel(BlocksView::default());
-        let id = self.id;
-        let shared = Arc::clone(&self.shared);
-        let publish = move |view| {
-            shared.set(&view);
-            // They fail once the reader is gone.
-            let _ = published.send(view);
-            let _ = changed.send(id);
-        };
-        let watch = BlockWatch::new(kube.clone(), blackhole_routes, publish);
-        tokio::spawn(watch.run(requested));
-        self.watch = Some(Follower { view, requests });
+        let (kube, shared) = (kube.clone(), Arc::clone(&self.shared));
+        self.watch = Some(Follower::start(self.id, changed, |publish, requests| {
+            let publish = move |view| {
+                shared.set(&view);
+                publish(view);
+            };
+            BlockWatch::new(kube, blackhole_routes, publish).run(requests)
+        }));
     }
 
     fn request(&self, address: IpAddr) -> bool {
         if let Some(watch) = &self.watch {
-            // It fails once the watch has ended.
-            let _ = watch.requests.send(address);
+            watch.request(address);
         }
         true
     }
@@ -132,7 +121,7 @@ impl PoolReader for CalicoReader {
         Box::pin(async move {
             let read_at = clock::now();
             let view = match (&self.watch, &self.kube) {
-                (Some(watch), _) => watch.view.borrow().clone(),
+                (Some(watch), _) => watch.view(),
                 (None, Some(kube)) => read_once(kube).await.unwrap_or_else(BlocksView::failed),
                 (None, None) => BlocksView::failed(NOT_USED.to_owned()),
             };

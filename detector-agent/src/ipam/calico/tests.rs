@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch as latest,
+    time::{Instant, sleep},
+};
 
 use super::*;
 use crate::kube_client::simulated::SimulatedApi;

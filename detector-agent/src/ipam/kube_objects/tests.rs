@@ -4,7 +4,7 @@
 
 use ::kube::api::GroupVersionKind;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::{sync::watch as latest, time::sleep};
 
 use super::*;
 use crate::kube_client::simulated::SimulatedApi;

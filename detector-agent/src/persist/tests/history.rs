@@ -1,6 +1,6 @@
 //! What ended, in memory and on disk.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, thread};
 
 use detector_engine::diagnosis::Cause;
 use detector_event::{AnyEvent, Event, SubjectId, WallTime, samples};
@@ -274,7 +274,7 @@ fn full_disk_is_shown_and_the_history_is_written_afterwards() {
         let deadline = Instant::now() + Duration::from_secs(20);
         while node.part().0 != state {
             assert!(Instant::now() < deadline, "{:?}", node.part());
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
     };
     wait(&node, PartState::Degraded);
@@ -322,6 +322,11 @@ fn storm_that_is_over_before_it_is_stored_is_in_the_history() {
     }
     busy.abort().unwrap();
     drop(database);
+    // A shutdown waits three seconds at most.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while node.pending() > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
     let ended: HashSet<_> = node.ended().into_iter().collect();
     assert_eq!(ended.len(), usize::from(STORM));
     assert_eq!(node.delivered("dropped"), 0);

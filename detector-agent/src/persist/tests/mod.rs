@@ -135,10 +135,19 @@ impl TestNode {
     }
 
     fn delivered(&self, outcome: &str) -> u64 {
+        self.metric(&format!(
+            "ipconflict_deliveries_total{{sink=\"state\",outcome=\"{outcome}\"}} "
+        ))
+    }
+
+    /// What waits to be taken from the queue.
+    fn pending(&self) -> u64 {
+        self.metric("ipconflict_outbox_pending{sink=\"state\"} ")
+    }
+
+    fn metric(&self, series: &str) -> u64 {
         let text = self.metrics.encode(None).unwrap();
-        let series =
-            format!("ipconflict_deliveries_total{{sink=\"state\",outcome=\"{outcome}\"}} ");
-        let value = text.lines().find_map(|l| l.strip_prefix(series.as_str()));
+        let value = text.lines().find_map(|line| line.strip_prefix(series));
         value.unwrap().parse().unwrap()
     }
 }

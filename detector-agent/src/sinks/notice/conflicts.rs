@@ -141,12 +141,12 @@ impl ConflictFacts<'_> {
             kind: group.kind,
             confidence: group.confidence,
             has_many_addresses: self.of.count != 1,
-            pods: self.claimants(|claimant| claimant.is_pod_known),
-            suspects: self.claimants(|claimant| claimant.is_contester),
+            pods: &|| self.claimants(|claimant| claimant.is_pod_known),
+            suspects: &|| self.claimants(|claimant| claimant.is_contester),
             rights: Rights::of(group.claimants.iter().map(|claimant| claimant.rightful)),
-            rightful: self.claimants(|claimant| claimant.rightful == Some(true)),
-            not_rightful: self.claimants(|claimant| claimant.rightful == Some(false)),
-            to_recreate: self.claimants(is_other),
+            rightful: &|| self.claimants(|claimant| claimant.rightful == Some(true)),
+            not_rightful: &|| self.claimants(|claimant| claimant.rightful == Some(false)),
+            to_recreate: &|| self.claimants(is_other),
             newest: newest.map(|newest| (group.pod_of(&newest.device), newest.by)),
         };
         situation.next_step()

@@ -276,6 +276,14 @@ fn combinations_that_cannot_work_are_refused_with_the_remedy() {
             "it needs kube.enabled",
         ),
         (
+            "{kube: {enabled: false}, ipam: {whereabouts: true}}",
+            "it needs kube.enabled",
+        ),
+        (
+            "{kube: {enabled: false}, ipam: {spiderpool: true}}",
+            "it needs kube.enabled",
+        ),
+        (
             "{priorityClass: {name: system-node-critical}}",
             "set priorityClass.create to false",
         ),

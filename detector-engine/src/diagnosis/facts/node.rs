@@ -11,6 +11,8 @@ pub struct NodeFacts {
     pub booted: Known<UnixTime>,
     /// When the container runtime started.
     pub runtime_started: Known<UnixTime>,
+    /// Since when the network configuration has been as it is.
+    pub cni_configured_since: Known<UnixTime>,
     /// The birth of `/etc/cni`.
     pub etc_cni_born: Known<UnixTime>,
     /// The birth of `/opt/cni`.

@@ -76,7 +76,7 @@ impl List {
                 self.add(started);
                 self.add(log_line);
             }
-            PoolState::Other => {}
+            PoolState::ByLease | PoolState::Other => {}
         }
     }
 
@@ -92,6 +92,7 @@ impl List {
             name: _,
             booted,
             runtime_started,
+            cni_configured_since,
             etc_cni_born,
             opt_cni_born,
             var_lib_cni_born,
@@ -99,6 +100,7 @@ impl List {
         } = node;
         self.add(booted);
         self.add(runtime_started);
+        self.add(cni_configured_since);
         self.add(etc_cni_born);
         self.add(opt_cni_born);
         self.add(var_lib_cni_born);
@@ -164,7 +166,7 @@ impl Facts {
                 if self.is_on_several_nodes() {
                     list.add_ranges(nodes_with_range);
                 }
-                if pool.value().is_some_and(PoolFacts::is_calico) {
+                if pool.value().is_some_and(PoolFacts::is_in_datastore) {
                     list.add(resource_versions);
                 }
             }

@@ -113,6 +113,8 @@ pub enum PoolState {
         /// The line of its log that says why allocations are missing.
         log_line: Known<LogLine>,
     },
+    /// Objects of the API server that name a pod before its plugin returns the address to it.
+    ByLease,
     /// Another IPAM; only its allocations are known.
     Other,
 }

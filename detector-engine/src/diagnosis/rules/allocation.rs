@@ -195,10 +195,7 @@ fn removed_at(facts: &Facts, set_up: UnixTime) -> Option<(UnixTime, Option<Evide
 
 pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
     let pool = facts.pool.value()?;
-    let state_since = pool.state_since()?;
-    let victim = forgotten(facts, Some(true), |_, set_up| {
-        state_since <= set_up.earliest
-    })?;
+    let victim = forgotten(facts, Some(true), |_, set_up| pool.had_allocation(set_up))?;
     let set_up = facts.set_up(victim)?.latest;
     let (since, removal) = removed_at(facts, set_up).unzip();
     let owners = pool.known_owners().unwrap_or_default();
@@ -213,6 +210,7 @@ pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
         removal.flatten(),
         evidence::sandbox(facts, victim),
         evidence::cni_result(facts, victim),
+        evidence::configuration(facts, victim),
         evidence::state(pool),
     ];
     Some(

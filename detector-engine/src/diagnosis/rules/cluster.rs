@@ -76,7 +76,7 @@ pub(super) fn address_is_reserved_for_node(facts: &Facts) -> bool {
 pub(super) fn resource_version_went_back(facts: &Facts) -> Option<Proof> {
     let pool = facts.pool.value()?;
     let versions = facts.resource_versions.value()?;
-    if !pool.is_calico() || versions.now >= versions.before {
+    if !pool.is_in_datastore() || versions.now >= versions.before {
         return None;
     }
     let victim = facts.victims().find(|&index| {
@@ -93,7 +93,8 @@ pub(super) fn resource_version_went_back(facts: &Facts) -> Option<Proof> {
 }
 
 pub(super) fn resource_version_grew(facts: &Facts) -> bool {
-    let is_calico = facts.pool.value().is_some_and(PoolFacts::is_calico);
+    let pool = facts.pool.value();
     let versions = facts.resource_versions.value();
-    is_calico && versions.is_some_and(|versions| versions.now >= versions.before)
+    pool.is_some_and(PoolFacts::is_in_datastore)
+        && versions.is_some_and(|versions| versions.now >= versions.before)
 }

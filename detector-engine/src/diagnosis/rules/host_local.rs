@@ -177,6 +177,7 @@ impl<'f> Wipe<'f> {
         let evidence = [
             self.deletion.evidence,
             evidence::sandbox(facts, self.victim),
+            evidence::configuration(facts, self.victim),
             evidence::live_pods(self.host_local.pool),
         ];
         Proof::of_pool(since, evidence.into_iter().chain(more)).and(evidence::owners(facts))

@@ -34,6 +34,7 @@ fn lease_is_not_released_while_the_pod_has_it_or_is_gone() {
     owners(&mut owned, &[OwnedBy::Claimants(vec![0])]);
     // B was given the address too, and nothing says by what.
     owned.claimants[1].cni_results = not_checked();
+    owned.node.cni_configured_since = not_checked();
     assert_eq!(diagnose(&owned).cause, Cause::Unknown);
     let mut stopped = released_in_use();
     sandbox_of(&mut stopped, 0).state = SandboxState::NotReady;
@@ -47,18 +48,35 @@ fn lease_is_not_released_while_the_pod_has_it_or_is_gone() {
 }
 
 #[test]
-fn lease_of_calico_may_be_lost_in_a_restore_that_nobody_noticed() {
-    let mut facts = released_by_calico();
-    assert_eq!(diagnose(&facts).cause, Cause::ReleasedInUse);
-    for versions in [absent(), not_checked()] {
-        facts.resource_versions = versions;
-        assert_eq!(diagnose(&facts).cause, Cause::Unknown);
+fn lease_in_the_datastore_may_be_lost_in_a_restore_that_nobody_noticed() {
+    for mut facts in [released_by_calico(), released_reservation()] {
+        assert_eq!(diagnose(&facts).cause, Cause::ReleasedInUse);
+        for versions in [absent(), not_checked()] {
+            facts.resource_versions = versions;
+            assert_eq!(diagnose(&facts).cause, Cause::Unknown);
+        }
     }
     let mut young_agent = released_by_calico();
     if let Known::Value(versions, _) = &mut young_agent.resource_versions {
         versions.kept_at = minute(A_CREATED + 1);
     }
     assert_eq!(diagnose(&young_agent).cause, Cause::Unknown);
+}
+
+#[test]
+fn networks_of_whereabouts_share_their_reservations() {
+    let mut facts = released_reservation();
+    let results = |facts: &mut Facts, ipam: &str| {
+        let other = NetworkConfig {
+            name: "another".to_owned(),
+            ipam: ipam.to_owned(),
+            ..pool_of(facts).network.clone()
+        };
+        facts.claimants[1] = claimant("shop/web-2", B_CREATED, other);
+        diagnose(facts).cause
+    };
+    assert_eq!(results(&mut facts, "whereabouts"), Cause::ReleasedInUse);
+    assert_eq!(results(&mut facts, "static"), Cause::TwoAllocators);
 }
 
 #[test]

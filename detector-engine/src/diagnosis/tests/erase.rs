@@ -61,7 +61,7 @@ fn erase(facts: &mut Facts, eraser: &mut Eraser) {
                 eraser.visit(started);
                 eraser.visit(log_line);
             }
-            PoolState::Other => {}
+            PoolState::ByLease | PoolState::Other => {}
         }
     }
     if let Known::Value(ranges, _) = &mut facts.nodes_with_range {
@@ -78,6 +78,7 @@ fn erase(facts: &mut Facts, eraser: &mut Eraser) {
     let node = &mut facts.node;
     eraser.visit(&mut node.booted);
     eraser.visit(&mut node.runtime_started);
+    eraser.visit(&mut node.cni_configured_since);
     eraser.visit(&mut node.etc_cni_born);
     eraser.visit(&mut node.opt_cni_born);
     eraser.visit(&mut node.var_lib_cni_born);

@@ -337,5 +337,35 @@ fn missing_cni_result_has_to_be_explained() {
     let mut facts = ipam_state_wiped();
     facts.claimants[0].cni_results = absent();
     live(&mut facts, 20, 10);
+    facts.node.cni_configured_since = known(minute(A_CREATED + 1));
     assert_eq!(diagnose(&facts).cause, Cause::Unknown);
+}
+
+/// The only network that has been configured since before the pods gave them what the runtime has recorded.
+#[test]
+fn configuration_that_is_older_than_the_pods_replaces_their_results() {
+    let mut facts = ipam_state_wiped();
+    for claimant in &mut facts.claimants {
+        claimant.cni_results = not_checked();
+        claimant.assignment = known(Assignment { since: None });
+    }
+    live(&mut facts, 20, 10);
+    let wiped = (Cause::IpamStateWiped, CauseConfidence::Proven);
+    assert_eq!(verdict(&facts), wiped);
+    let evidence = diagnose(&facts).evidence;
+    let is_configuration =
+        |e: &Evidence| e.fact == "the network configuration was changed last" && e.at.is_some();
+    assert!(evidence.iter().any(is_configuration), "{evidence:#?}");
+    let near_misses: [fn(&mut Facts); 5] = [
+        |facts| facts.node.cni_configured_since = not_checked(),
+        |facts| facts.node.cni_configured_since = known(minute(A_CREATED)),
+        |facts| facts.overlapping_networks = not_checked(),
+        |facts| pool_of(facts).network.ranges.clear(),
+        |facts| sandbox_of(facts, 0).addresses.clear(),
+    ];
+    for change in near_misses {
+        let mut facts = facts.clone();
+        change(&mut facts);
+        assert_eq!(diagnose(&facts).cause, Cause::Unknown);
+    }
 }

@@ -65,6 +65,7 @@ enum Moment {
     State,
     Booted,
     Runtime,
+    Configured,
     EtcCni,
     OptCni,
     VarLibCni,
@@ -107,6 +108,7 @@ fn moment() -> impl Strategy<Value = Moment> {
         Just(Moment::State),
         Just(Moment::Booted),
         Just(Moment::Runtime),
+        Just(Moment::Configured),
         Just(Moment::EtcCni),
         Just(Moment::OptCni),
         Just(Moment::VarLibCni),
@@ -271,6 +273,7 @@ fn move_to(facts: &mut Facts, moment: Moment, at: u64) {
         }
         Moment::Booted => node.booted = known(minute(at)),
         Moment::Runtime => node.runtime_started = known(minute(at)),
+        Moment::Configured => node.cni_configured_since = known(minute(at)),
         Moment::EtcCni => node.etc_cni_born = known(minute(at)),
         Moment::OptCni => node.opt_cni_born = known(minute(at)),
         Moment::VarLibCni => node.var_lib_cni_born = known(minute(at)),

@@ -138,7 +138,7 @@ pub(in crate::diagnosis) fn state(pool: &PoolFacts) -> Option<Evidence> {
         PoolState::HostLocal { directory, .. } => file("the directory", directory),
         PoolState::Calico { block_created, .. } => birth("the block", block_created),
         PoolState::Aws { started, .. } => start("ipamd was started", started),
-        PoolState::Other => None,
+        PoolState::ByLease | PoolState::Other => None,
     }
 }
 
@@ -357,6 +357,14 @@ pub(in crate::diagnosis) fn rp_filter(facts: &Facts) -> Option<Evidence> {
 pub(in crate::diagnosis) fn no_address() -> Option<Evidence> {
     let fact = "the device that takes the requests in has no IPv4 address, so a loose filter drops them as well";
     evidence(fact.to_owned(), &Source::Netlink, None)
+}
+
+/// What shows the network of a claimant without a CNI result.
+pub(in crate::diagnosis) fn configuration(facts: &Facts, index: usize) -> Option<Evidence> {
+    let since = facts.node.cni_configured_since.found();
+    let (since, source) = since.filter(|_| facts.network_of(index).is_none())?;
+    let fact = "the network configuration was changed last".to_owned();
+    evidence(fact, source, Some(*since))
 }
 
 pub(in crate::diagnosis) fn proxy_arp(facts: &Facts) -> Option<Evidence> {

@@ -35,12 +35,14 @@ pub(crate) struct Contests {
 }
 
 impl Contests {
-    /// Replaces what is known about the conflicts of one address. Returns the devices for which that changed something.
+    /// Replaces what is known about the conflicts of one address. `changed` gets each device for which that changed something, some
+    /// of them twice.
     pub(super) fn replace<'c>(
         &mut self,
         address: IpAddr,
         open: impl Iterator<Item = &'c Conflict>,
-    ) -> BTreeSet<DeviceKey> {
+        changed: impl FnMut(DeviceKey),
+    ) {
         let contests: Vec<_> = open
             .map(|conflict| Contest {
                 raised_at: conflict.raised_at,
@@ -51,8 +53,8 @@ impl Contests {
             .filter(|contest| !contest.by.is_empty())
             .collect();
         let before = match self.by_address.get(&address) {
-            Some(before) if *before == contests => return BTreeSet::new(),
-            None if contests.is_empty() => return BTreeSet::new(),
+            Some(before) if *before == contests => return,
+            None if contests.is_empty() => return,
             _ => self.by_address.remove(&address).unwrap_or_default(),
         };
         for (contest, device) in by_device(&before) {
@@ -73,11 +75,10 @@ impl Contests {
             }
         }
         let devices = by_device(&before).chain(by_device(&contests));
-        let changed = devices.map(|(_, device)| device).collect();
+        devices.map(|(_, device)| device).for_each(changed);
         if !contests.is_empty() {
             self.by_address.insert(address, contests);
         }
-        changed
     }
 
     /// Where a contest counts among those of the device.
@@ -98,10 +99,11 @@ impl Contests {
         contest.map_or(&[], |contest| &contest.by)
     }
 
-    /// The devices that contest an address.
-    pub(crate) fn contesters_of(&self, address: IpAddr) -> BTreeSet<DeviceKey> {
+    /// The devices that contest an address, and at least `count` in all.
+    pub(crate) fn contesters_of(&self, address: IpAddr, count: usize) -> BTreeSet<DeviceKey> {
         let contests = self.by_address.get(&address).into_iter().flatten();
-        contests.flat_map(|contest| &contest.by).copied().collect()
+        let devices = contests.flat_map(|contest| &contest.by).copied();
+        devices.filter(|d| self.count(*d) >= count).collect()
     }
 
     /// The addresses that a device contests.

@@ -70,16 +70,20 @@ impl Sweeps {
         address: IpAddr,
         open: impl Iterator<Item = &'c Conflict>,
     ) {
-        for device in self.contests.replace(address, open) {
-            if let Some(sweep) = self.open.get_mut(&device) {
+        let (sweeps, checks) = (&mut self.open, &mut self.checks);
+        self.contests.replace(address, open, |device| {
+            if let Some(sweep) = sweeps.get_mut(&device) {
                 sweep.is_stale = true;
-                self.checks.schedule(device, NOW);
+                checks.schedule(device, NOW);
             }
-        }
+        });
     }
 
     /// The sweep that a conflict is part of.
     pub(crate) fn sweep_of(&self, address: IpAddr, conflict: ConflictId) -> Option<AnomalyId> {
+        if self.open.is_empty() {
+            return None;
+        }
         let contesters = self.contests.contesters(address, conflict).iter();
         let mut sweeps = contesters.map(|device| self.open.get(device));
         let first = sweeps.next()??;

@@ -63,7 +63,17 @@ impl Table<'_> {
     }
 
     fn is_pools(&self, pod: &Pod) -> Option<bool> {
-        Some(same(pod.network.as_ref()?, &self.pool?.network))
+        let pool = self.pool?;
+        if let Some(network) = &pod.network {
+            return Some(same(network, &pool.network));
+        }
+        let since = self.facts.node.cni_configured_since.value();
+        let is_unchanged = since.zip(pod.given_from).is_some_and(|(s, c)| *s < c);
+        let mut ranges = pool.network.ranges.iter();
+        let is_only = matches!(pool.state, PoolState::HostLocal { .. })
+            && ranges.any(|range| range.contains(&self.facts.address))
+            && self.facts.overlapping_networks.is_absent();
+        (is_only && is_unchanged && pod.runtime_has_it && !pod.has_result).then_some(true)
     }
 
     fn outside_ipam(&self) -> Option<Cause> {
@@ -100,7 +110,10 @@ impl Table<'_> {
 
     /// Those that IPAM may have forgotten, with the time of their creation.
     fn victims(&self) -> Vec<&Pod> {
-        let shared = matches!(self.pool.map(|p| &p.state), Some(PoolState::Calico { .. }));
+        let shared = matches!(
+            self.pool.map(|p| &p.state),
+            Some(PoolState::Calico { .. } | PoolState::ByLease)
+        );
         let mut victims = Vec::new();
         for (index, pod) in self.pods.iter().enumerate() {
             if !pod.is_ready || pod.given != Some(true) || pod.allocated != Some(false) {
@@ -147,9 +160,10 @@ impl Table<'_> {
             PoolState::HostLocal { .. } => self.about_host_local(),
             PoolState::Calico { block_created, .. } => {
                 let block = block_created.value().copied();
-                self.about_calico(block)
+                self.about_datastore(Some(block))
             }
             PoolState::Aws { started, .. } => self.about_aws(*started.value()?),
+            PoolState::ByLease => self.about_datastore(None),
             PoolState::Other => None,
         }
     }
@@ -199,7 +213,8 @@ impl Table<'_> {
             })
     }
 
-    fn about_calico(&self, block: Time) -> Option<Cause> {
+    /// `block`: the creation of Calico's; `None` if it is another IPAM.
+    fn about_datastore(&self, block: Option<Time>) -> Option<Cause> {
         let versions = self.facts.resource_versions.value()?;
         let victims = self.victims();
         let known = || {
@@ -212,8 +227,13 @@ impl Table<'_> {
             let is_lost = times.any(|at| at < versions.noticed_at);
             return is_lost.then_some(Cause::DatastoreRestored);
         }
-        let block = block?;
         let is_watched = |pod: &Pod| pod.given_from.is_some_and(|at| versions.kept_at <= at);
+        let Some(block) = block else {
+            return known()
+                .any(|pod| is_watched(pod))
+                .then_some(Cause::ReleasedInUse);
+        };
+        let block = block?;
         let is_older = |pod: &Pod| pod.given_by.is_some_and(|at| block > at);
         if known().any(|pod| is_watched(pod) && is_older(pod)) {
             return Some(Cause::BlockRecreated);

@@ -20,6 +20,7 @@ pub(super) struct Pod {
     pub(super) only_announced: bool,
     pub(super) likely_other: bool,
     pub(super) has_result: bool,
+    pub(super) runtime_has_it: bool,
     pub(super) result_missing: bool,
     pub(super) keeps_name: bool,
     pub(super) vip_label: bool,
@@ -113,6 +114,7 @@ fn pod(facts: &Facts, index: usize) -> Pod {
         allocated,
         assigned,
         has_result,
+        runtime_has_it: sandbox.is_some_and(|s| s.addresses.contains(&facts.address)),
         result_missing,
         keeps_name: object.is_some_and(|o| {
             o.earlier_pod_ended.value().is_some()
