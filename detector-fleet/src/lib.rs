@@ -15,6 +15,7 @@
 
 mod answers;
 mod claim;
+pub mod conditions;
 mod conflict;
 mod contest;
 mod context;

@@ -22,6 +22,7 @@ use ::kube::{
 };
 use detector_fleet::{
     NodeState, Outcome, Request, Stored, Version,
+    conditions::ConflictStatus,
     objects::{self, ClaimSpec, ConflictSpec},
 };
 use http::header::RETRY_AFTER;
@@ -48,6 +49,8 @@ const NODES: &str = "/api/v1/nodes";
 
 /// An `IPClaim`.
 type Claim = Object<ClaimSpec, NotUsed>;
+/// An `IPConflict` as it is written.
+type Conflict = Object<ConflictSpec, ConflictStatus>;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -157,7 +160,8 @@ impl Registry {
         let (post, get) = (PostParams::default(), GetParams::default());
         let claim = |version: Option<&Version>, spec: &ClaimSpec| {
             let nodes = [spec.party.node.as_str()];
-            self.object(&claims, name, version, spec, &nodes, None)
+            let object = Claim::new(name, &claims, spec.clone());
+            self.body(object, version, &nodes, None)
         };
         let conflict = |version: Option<&Version>, spec: &ConflictSpec| {
             let present = spec.claimants.iter().filter(|who| who.left.is_none());
@@ -166,8 +170,9 @@ impl Registry {
                 // It goes with the Node whose agent deletes it otherwise.
                 nodes = vec![&self.node];
             }
-            let labels = Some(spec.labels(&self.node));
-            self.object(&conflicts, name, version, spec, &nodes, labels)
+            let mut object = Conflict::new(name, &conflicts, spec.clone());
+            object.status = Some(spec.status());
+            self.body(object, version, &nodes, Some(spec.labels(&self.node)))
         };
         let built = match request {
             Request::CreateClaim(spec) => target(&claims).create(&post, claim(None, spec)?),
@@ -191,16 +196,13 @@ impl Registry {
     }
 
     /// An object as it is written, owned by these nodes as far as their uids are known.
-    fn object<S: Clone + Serialize>(
+    fn body<S: Clone + Serialize, U: Clone + Serialize>(
         &self,
-        resource: &ApiResource,
-        name: &str,
+        mut object: Object<S, U>,
         version: Option<&Version>,
-        spec: &S,
         nodes: &[&str],
         labels: Option<BTreeMap<String, String>>,
     ) -> Result<Vec<u8>, String> {
-        let mut object = Object::<_, NotUsed>::new(name, resource, spec.clone());
         object.metadata.uid = version.map(|version| version.uid.clone());
         object.metadata.resource_version = version.map(|version| version.resource_version.clone());
         object.metadata.owner_references = Some(self.owners().references(nodes));

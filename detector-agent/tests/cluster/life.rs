@@ -48,7 +48,9 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
     assert_eq!(published(&it, &raised), object, "not created again");
 
     let last = it.agent_pod();
+    it.kubectl("wait --for=condition=Active=true ipconflict --all --timeout=10s");
     it.kubectl("delete pod checkout --wait=false");
+    it.kubectl("wait --for=condition=Active=false ipconflict --all --timeout=60s");
     it.wait_no_conflict();
     it.wait("a resolved conflict in the log and the metrics", || {
         let log = it.kubectl(&format!("-n {RELEASE} logs {last}"));

@@ -94,6 +94,11 @@ fn validate(file: &str, values: &[Value]) -> Vec<bool> {
     if let Some(claimant) = claimant {
         claimant["additionalProperties"] = json!(false);
     }
+    let status = schema.pointer_mut("/properties/status");
+    if let Some(status) = status {
+        status["additionalProperties"] = json!(false);
+        status["properties"]["conditions"]["items"]["additionalProperties"] = json!(false);
+    }
     let validator = jsonschema::draft4::new(&schema).unwrap();
     values.iter().map(|v| validator.is_valid(v)).collect()
 }
@@ -137,8 +142,16 @@ fn what_the_agent_writes_is_valid() {
         resolved_at: None,
         ..conflict()
     };
-    let conflicts = [object("IPConflict", conflict()), object("IPConflict", full)];
-    assert_eq!(validate("ipconflicts", &conflicts), [true, true]);
+    let mut over = conflict();
+    over.state = ConflictState::Resolved;
+    over.claimants[0].unconfirmed_because = Some("r".repeat(MAX_REASON));
+    let conflicts = [conflict(), full, over].map(|spec| {
+        let status = serde_json::to_value(spec.status()).unwrap();
+        let mut object = object("IPConflict", spec);
+        object["status"] = status;
+        object
+    });
+    assert_eq!(validate("ipconflicts", &conflicts), [true; 3]);
 }
 
 #[test]
@@ -200,6 +213,8 @@ fn most_characters(schema: &Value, path: &str) -> u64 {
 /// An agent on a node that others control must not be able to fill etcd with few objects.
 #[test]
 fn every_property_is_bounded() {
+    let status = schema("ipconflicts")["properties"]["status"].clone();
+    assert!(most_characters(&status, "status") < 4_096);
     let most = FILES.map(|file| most_characters(&spec_schema(file), file));
     assert!(most[0] < 2_048 && most[1] < 128 * 1024, "{most:?}");
     let conflict = spec_schema("ipconflicts")["properties"].clone();

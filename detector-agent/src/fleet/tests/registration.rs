@@ -194,6 +194,11 @@ async fn conflict_that_is_over_is_kept_for_an_hour_by_the_agent_that_ended_it() 
     b.send("10.244.1.5", None);
     wait(5, "end", is("Resolved")).await;
     let kept = api.object(CONFLICTS, "10.244.1.5").unwrap();
+    let active = &kept["status"]["conditions"][0];
+    assert_eq!(
+        (&active["type"], &active["status"]),
+        (&json!("Active"), &json!("False"))
+    );
     let labels = kept["metadata"]["labels"].as_object().unwrap();
     assert!(labels.contains_key("node.ipconflict.io/b"), "{labels:?}");
     assert!(!labels.contains_key("node.ipconflict.io/a"), "{labels:?}");

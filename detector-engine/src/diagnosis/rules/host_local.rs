@@ -101,13 +101,13 @@ impl<'f> HostLocal<'f> {
     fn deletion(&self, facts: &Facts, set_up: UnixTime) -> Option<Deletion> {
         let seen = self.seen_deletion(facts, set_up);
         let deletion = seen.or_else(|| self.left_deletion(set_up))?;
-        // It had been released before.
+        // It was released at another time.
         let released = self.own_removal(facts, set_up);
-        let is_too_late = released.is_some_and(|released| {
+        let is_another = released.is_some_and(|released| {
             let at = deletion.at.unwrap_or(UnixTime(u64::MAX));
-            at.0.saturating_sub(released.0) > nanos(ONE_DELETION)
+            at.0.abs_diff(released.0) > nanos(ONE_DELETION)
         });
-        (!is_too_late).then_some(deletion)
+        (!is_another).then_some(deletion)
     }
 
     /// A deletion after `set_up` that is seen from what is there.
@@ -149,16 +149,14 @@ struct Wipe<'f> {
 impl<'f> Wipe<'f> {
     fn find(facts: &'f Facts) -> Option<Self> {
         let host_local = HostLocal::of(facts)?;
-        if host_local.pods_without_reservation()? < 2 {
-            return None;
-        }
+        let is_alone = host_local.pods_without_reservation()? < 2;
         let (victim, set_up, deletion) = facts.victims().find_map(|victim| {
             let set_up = facts.set_up(victim)?.latest;
             if !was_given_by_pool(facts, victim, set_up) {
                 return None;
             }
             let deletion = host_local.deletion(facts, set_up)?;
-            Some((victim, set_up, deletion))
+            (deletion.is_seen || !is_alone).then_some((victim, set_up, deletion))
         })?;
         Some(Self {
             host_local,
@@ -286,10 +284,17 @@ pub(super) fn most_pods_lack_reservations(facts: &Facts) -> Option<Proof> {
     Some(Proof::of_pool(None, evidence).and(evidence::owners(facts)))
 }
 
+/// The pod alone lacks its reservation, and that is not because it was the only one when all were deleted.
 pub(super) fn other_pods_have_reservations(facts: &Facts) -> bool {
-    let host_local = HostLocal::of(facts);
-    let without = host_local.and_then(|host_local| host_local.pods_without_reservation());
-    without.is_some_and(|without| without < 2)
+    let Some(host_local) = HostLocal::of(facts) else {
+        return false;
+    };
+    let is_deleted = || {
+        let mut set_ups = facts.victims().filter_map(|victim| facts.set_up(victim));
+        set_ups.any(|set_up| host_local.deletion(facts, set_up.latest).is_some())
+    };
+    let without = host_local.pods_without_reservation();
+    without.is_some_and(|without| without < 2) && !is_deleted()
 }
 
 pub(super) fn state_was_lost_in_restart(facts: &Facts) -> Option<Proof> {

@@ -30,9 +30,6 @@ impl Table<'_> {
 
     fn wiped(&self) -> Option<Cause> {
         let live = self.pool?.live_pods.value()?;
-        if live.without_allocation < 2 {
-            return None;
-        }
         let node = &self.facts.node;
         for pod in self.victims() {
             let Some(created) = pod.given_by else {
@@ -47,7 +44,9 @@ impl Table<'_> {
             if self.is_pools(pod) != Some(true) && !reset_took_result {
                 continue;
             }
-            if let Some((at, is_seen)) = self.lost_at(created) {
+            if let Some((at, is_seen)) = self.lost_at(created)
+                && (is_seen || live.without_allocation >= 2)
+            {
                 return Some(self.refined(created, at, is_seen));
             }
         }
@@ -103,7 +102,7 @@ impl Table<'_> {
             (Some(born(directory).or_else(|| born(lock))?), false)
         };
         let was_released = own.is_some_and(|own| match at {
-            Some(at) => at.0 > own.0 + 60 * SECOND,
+            Some(at) => at.0.abs_diff(own.0) > 60 * SECOND,
             None => true,
         });
         (!was_released).then_some((at, is_seen))
