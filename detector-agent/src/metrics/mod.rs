@@ -2,6 +2,7 @@
 //! their own, after the event line is written.
 
 mod address;
+mod alerts;
 mod claims;
 mod info_series;
 pub mod labels;
@@ -22,6 +23,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+use alerts::AlertSeries;
 use info_series::{InfoSeries, MetricDescription};
 use process::ProcessCollector;
 use swept::SweptConflicts;
@@ -34,7 +36,8 @@ pub use labels::{
 };
 pub use text_format::to_prometheus_text;
 
-/// The most series of `ipconflict_conflict_info`, and of `ipconflict_anomaly_info`; what is beyond is counted.
+/// The most series of `ipconflict_conflict_info`, of `ipconflict_anomaly_info` and of `ipconflict_alert_info`; what is beyond
+/// is counted, except of the last.
 const INFO_SERIES: usize = 1000;
 
 /// A count as the value of a gauge.
@@ -103,6 +106,7 @@ pub struct Metrics {
     swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
+    alerts: AlertSeries,
     detail: bool,
 }
 
@@ -151,6 +155,8 @@ impl Metrics {
             INFO_SERIES,
         );
         registry.register_collector(Box::new(anomaly_info.clone()));
+        let alerts = AlertSeries::default();
+        registry.register_collector(Box::new(alerts.clone()));
         macro_rules! metric {
             ($name:literal, $help:literal, $metric:expr) => {{
                 let metric = $metric;
@@ -319,6 +325,7 @@ impl Metrics {
             swept,
             conflict_info,
             anomaly_info,
+            alerts,
             detail,
             registry: root,
         };
@@ -378,6 +385,9 @@ impl Metrics {
     /// Counts an event, and shows its conflict or anomaly in the series of active ones. The latency histogram takes only
     /// raised conflicts: later changes have latencies of their own.
     pub fn count_event(&self, event: &AnyEvent) {
+        if self.detail {
+            self.alerts.update(event);
+        }
         match event {
             AnyEvent::Conflict(event) => {
                 let data = &event.data;

@@ -17,11 +17,12 @@ use crate::{
 };
 
 /// The sections whose commands change nothing in the state of a network plugin.
-const RUN: [&str; 5] = [
+const RUN: [&str; 6] = [
     "Look",
     "What `explain` says",
     "Stop the damage",
     "Stop it from becoming a conflict",
+    "Many addresses at once",
     "Verify",
 ];
 
@@ -47,7 +48,7 @@ enum Place {
     Node,
 }
 
-/// How each shell on a node is opened; an administrator who has one already leaves this line out.
+/// How the shell on a node is opened, as docs/faq.md has it: commands with the prompt `#` are entered there.
 const NODE_SHELL: &str = "kubectl -n ip-conflict-detector debug node/$NODE -it --profile=sysadmin --image=busybox:1.37 -- chroot /host sh";
 /// Programs of the runbooks that are of use on the node only.
 const NODE_PROGRAMS: [&str; 14] = [
@@ -86,17 +87,21 @@ impl Runbook {
             } else if line == "```console" {
                 let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
                 let mut place = Place::Workstation;
-                for text in commands_in(&block, &name) {
-                    if text == NODE_SHELL {
-                        place = Place::Opens;
-                    } else if place == Place::Opens {
+                for (prompt, text) in commands_in(&block, &name) {
+                    let mut push = |text, place| {
+                        let section = section.clone();
+                        commands.push(RunbookCommand {
+                            section,
+                            text,
+                            place,
+                        });
+                    };
+                    if prompt == ROOT && place == Place::Workstation {
+                        push(NODE_SHELL.to_owned(), Place::Opens);
                         place = Place::Node;
                     }
-                    commands.push(RunbookCommand {
-                        section: section.clone(),
-                        text,
-                        place,
-                    });
+                    assert_eq!(prompt == ROOT, place == Place::Node, "{name}: {text}");
+                    push(text, place);
                 }
             } else if line.starts_with("```") {
                 let _other: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
@@ -132,14 +137,20 @@ impl Runbook {
     }
 }
 
-/// A command begins with `$ ` and may continue on further lines; other lines are its output.
-fn commands_in(block: &[&str], name: &str) -> Vec<String> {
+/// The prompts of a user, and of root on the node.
+const PROMPTS: [&str; 2] = ["$ ", ROOT];
+const ROOT: &str = "# ";
+
+/// A command begins with a prompt and may continue on further lines; other lines are its output. Each with its prompt.
+fn commands_in(block: &[&str], name: &str) -> Vec<(&'static str, String)> {
     let mut commands = Vec::new();
     let mut lines = block.iter();
     while let Some(line) = lines.next() {
-        let Some(first) = line.strip_prefix("$ ") else {
+        let is_prompt = |prompt: &&&str| line.starts_with(**prompt);
+        let Some(prompt) = PROMPTS.iter().find(is_prompt) else {
             continue;
         };
+        let first = &line[prompt.len()..];
         let mut command = first.to_owned();
         while !is_complete(&command) {
             let next = lines
@@ -147,7 +158,7 @@ fn commands_in(block: &[&str], name: &str) -> Vec<String> {
                 .unwrap_or_else(|| panic!("{name}: not a command: {command}"));
             command = format!("{command}\n{next}");
         }
-        commands.push(command);
+        commands.push((*prompt, command));
     }
     commands
 }
@@ -237,6 +248,8 @@ fn commands_for_the_node_have_a_shell_on_it() {
         }
     }
     assert!(shells > 10, "{shells}");
+    let opened = format!("\n$ {NODE_SHELL}\n");
+    assert_eq!(read("docs/faq.md").matches(&opened).count(), 1);
 }
 
 #[test]
@@ -367,16 +380,25 @@ fn drift_is_followed_from_the_alert_to_the_pod() {
     let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
     let conf = tempfile::tempdir().unwrap();
     cni.write_config(conf.path()).unwrap();
+    let cache = tempfile::tempdir().unwrap();
     let pod = cni.add_pod(&node, "web-1").unwrap();
-    let command = AgentCommand::run(AGENT).arg("--ipam=auto");
-    let command = command.arg("--cni-conf-dir").arg(conf.path());
+    cni.cache_result(cache.path(), &pod).unwrap();
+    let command = AgentCommand::run(AGENT)
+        .args(["--ipam=auto", "--cri-endpoint=off", "--cni-conf-dir"])
+        .arg(conf.path())
+        .arg("--cni-cache-dir")
+        .arg(cache.path());
     let agent = Agent::start_ready(&node, &command).unwrap();
     cni.wipe().unwrap();
     agent.wait_log(DEADLINE, "ipam_drift").unwrap();
     let outcome = follow(&runbook("IPAMDrift"), &node, &agent, "unused");
     assert_prints(
         &outcome,
-        &["ipam_drift", &pod.address().unwrap().to_string()],
+        &[
+            "ipam_drift",
+            &pod.address().unwrap().to_string(),
+            "kubectl delete pod --wait=false -n default web-1",
+        ],
     );
     cni.remove_pod(&node, pod).unwrap();
 }

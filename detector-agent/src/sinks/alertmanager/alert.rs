@@ -58,11 +58,9 @@ impl Alert {
             }
         };
         annotations.insert("runbook_url", kind.runbook_url());
-        let notice = Notice::of_event(event);
-        let description = [&notice.effect, &notice.cause, &notice.next_step];
-        let description = description.into_iter().filter(|text| !text.is_empty());
-        let description: Vec<_> = description.map(String::as_str).collect();
-        annotations.insert("description", description.join(" "));
+        let [summary, description] = alert_texts(event);
+        annotations.insert("summary", summary);
+        annotations.insert("description", description);
         // No label: it becomes known later, and labels identify the alert.
         if let Some(cause) = event.diagnosis().map(|diagnosis| diagnosis.cause) {
             annotations.insert("diagnosis", cause.name().to_owned());
@@ -109,6 +107,24 @@ impl Alert {
     }
 }
 
+/// The annotations `summary` and `description` of the alert for `event`, which are those of the Prometheus rules as well
+/// (`ipconflict_alert_info`).
+pub(crate) fn alert_texts(event: &AnyEvent) -> [String; 2] {
+    let notice = Notice::of_event(event);
+    let mut description = vec![notice.effect, notice.cause, notice.next_step];
+    let summary = match event {
+        AnyEvent::Conflict(event) => {
+            if !event.data.is_resolved() {
+                description.push(format!("Confidence: {}.", event.data.confidence.name()));
+            }
+            conflict_line(&event.data)
+        }
+        AnyEvent::Anomaly(event) => anomaly_line(&event.data),
+    };
+    description.retain(|text| !text.is_empty());
+    [summary, description.join(" ")].map(|text| clean(&text).into_owned())
+}
+
 /// The configured labels of a kind, which may include its severity.
 fn with_severity(settings: &AlertLabels, kind: SubjectKind) -> BTreeMap<String, String> {
     let severity = kind.severity().contract_name().to_owned();
@@ -143,7 +159,6 @@ fn anomaly_labels(data: &AnomalyData) -> BTreeMap<&'static str, String> {
 
 fn anomaly_annotations(data: &AnomalyData) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
-        ("summary", anomaly_line(data)),
         ("cause", data.cause.name().to_owned()),
         ("anomaly_id", data.anomaly_id.to_string()),
     ])
@@ -151,7 +166,6 @@ fn anomaly_annotations(data: &AnomalyData) -> BTreeMap<&'static str, String> {
 
 fn annotations(data: &ConflictData) -> BTreeMap<&'static str, String> {
     let mut annotations = BTreeMap::from([
-        ("summary", conflict_line(data)),
         ("claimants", claimants(data)),
         ("confidence", data.confidence.name().to_owned()),
         ("conflict_id", data.conflict_id.to_string()),

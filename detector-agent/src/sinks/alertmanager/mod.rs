@@ -28,6 +28,8 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
+pub(crate) use alert::alert_texts;
+
 use super::{
     EventSink,
     client::{HttpClient, PostFailure},

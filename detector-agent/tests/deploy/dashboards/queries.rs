@@ -80,7 +80,8 @@ fn wait_for_data(
         anyhow::ensure!(!value.is_nan(), "{place}: {query}: no number");
         for label in in_braces(legend) {
             // An unknown pod has no name to show, and an untagged claim no VLAN.
-            let known = labels.get(label).is_some() || ["pod", "vlan"].contains(&label);
+            let known =
+                labels.get(label).is_some() || ["namespace", "pod", "vlan"].contains(&label);
             anyhow::ensure!(known, "{place}: {labels} has no {label}");
         }
         Ok(labels)
@@ -125,7 +126,12 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
     for (place, expression) in annotations() {
         expect_data(&place, &expression, "{{cluster}} {{node}} {{kind}}");
     }
+    // One node: `three_thousand_nodes_are_neither_lines_nor_alerts` has several with one address.
+    let needs_several_nodes = |place: &str| place.ends_with("\"Addresses on several nodes\"");
     for (place, target) in queries() {
+        if needs_several_nodes(&place) {
+            continue;
+        }
         let legend = target["legendFormat"].as_str().unwrap();
         expect_data(&place, target["expr"].as_str().unwrap(), legend);
     }
@@ -135,6 +141,9 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
                 continue;
             };
             let place = format!("{name}: {}", panel["title"]);
+            if needs_several_nodes(&place) {
+                continue;
+            }
             let expression = panel["targets"][0]["expr"].as_str().unwrap();
             let labels = expect_data(&place, expression, "");
             let hidden = &panel["transformations"][0]["options"]["excludeByName"];
