@@ -15,6 +15,7 @@ mod crds;
 mod dashboards;
 mod docs;
 mod image;
+mod incidents;
 mod inhibition;
 mod manifests;
 mod node_readiness;

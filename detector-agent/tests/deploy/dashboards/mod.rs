@@ -11,7 +11,7 @@ use crate::{
 };
 
 mod fleet;
-mod queries;
+pub(crate) mod queries;
 
 fn dashboards() -> Vec<(String, Value)> {
     let mut found: Vec<_> = fs::read_dir(deploy("grafana"))

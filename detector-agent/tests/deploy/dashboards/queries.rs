@@ -1,6 +1,6 @@
 //! A real Prometheus that scrapes a real agent with a real conflict answers every query of the dashboards.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::Context as _;
 use detector_testkit::{
@@ -32,18 +32,26 @@ pub(super) fn substitute_variables(expression: &str, (cluster, node): (&str, &st
     query
 }
 
+/// `detector-agent run` with this configuration file.
+pub(crate) fn agent_command(config: &Path) -> AgentCommand {
+    AgentCommand::run(AGENT).arg("--config").arg(config)
+}
+
 /// An agent with these arguments and settings, and a Prometheus that has scraped it.
 fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prometheus<'n>) {
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(config.path(), settings).unwrap();
-    let command = AgentCommand::run(AGENT).arg("--config").arg(config.path());
-    let command = arguments
-        .iter()
-        .fold(command, |c, argument| c.arg(*argument));
+    let command = agent_command(config.path()).args(arguments.iter().copied());
     let agent = Agent::start_ready(node, &command).unwrap();
+    (agent, start_prometheus(node))
+}
+
+/// A Prometheus with the rules, in seconds instead of minutes, that has scraped the agent.
+pub(crate) fn start_prometheus(node: &Node) -> Prometheus<'_> {
     let rules = read("deploy/prometheus/rules.yaml");
     let rules = rules
         .replace("for: 1m", "for: 1s")
+        .replace("for: 2m", "for: 2s")
         .replace("interval: 1m", "interval: 1s");
     let prometheus =
         Prometheus::start_with(node, &configuration(), &[("rules.yaml", &rules)]).unwrap();
@@ -53,7 +61,7 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
             !series.is_empty()
         })
         .unwrap();
-    (agent, prometheus)
+    prometheus
 }
 
 /// Two pods with [`ADDRESS`].
