@@ -118,7 +118,12 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if args.export_claims && !args.metrics_detail {
         warn!("--export-claims has no effect with --metrics-detail=false");
     }
-    let metrics = Arc::new(Metrics::with_detail(args.metrics_detail));
+    let alert_series = args.metrics_detail.then(sinks::AlertSeries::default);
+    let mut metrics = Metrics::with_detail(args.metrics_detail);
+    if let Some(series) = &alert_series {
+        metrics = metrics.with_collector(series.clone());
+    }
+    let metrics = Arc::new(metrics);
     let health = Arc::new(Health::default());
     // Opened once, and shared by everything that persists.
     let store = args.state_dir.as_deref().map(|d| Arc::new(Store::at(d)));
@@ -157,6 +162,9 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     }
     let (diagnosis, findings) = diagnosis::queue(Arc::clone(&explanations));
     reporter.add_sink(Box::new(diagnosis));
+    if let Some(series) = alert_series {
+        reporter.add_sink(Box::new(series));
+    }
     let feed = sinks::EventFeed::default();
     for sink in sinks {
         reporter.add_sink(sink);

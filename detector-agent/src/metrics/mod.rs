@@ -2,7 +2,6 @@
 //! their own, after the event line is written.
 
 mod address;
-mod alerts;
 mod claims;
 mod info_series;
 pub mod labels;
@@ -18,12 +17,12 @@ use detector_event::{
     summary,
 };
 use prometheus_client::{
+    collector::Collector,
     encoding::text::{encode_eof, encode_registry},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
 
-use alerts::AlertSeries;
 use info_series::{InfoSeries, MetricDescription};
 use process::ProcessCollector;
 use swept::SweptConflicts;
@@ -36,9 +35,12 @@ pub use labels::{
 };
 pub use text_format::to_prometheus_text;
 
+/// What the names of the agent's own metrics begin with.
+const PREFIX: &str = "ipconflict";
+
 /// The most series of `ipconflict_conflict_info`, of `ipconflict_anomaly_info` and of `ipconflict_alert_info`; what is beyond
 /// is counted, except of the last.
-const INFO_SERIES: usize = 1000;
+pub const INFO_SERIES: usize = 1000;
 
 /// A count as the value of a gauge.
 #[must_use]
@@ -106,7 +108,6 @@ pub struct Metrics {
     swept: SweptConflicts,
     conflict_info: InfoSeries<ConflictId, ConflictInfo>,
     anomaly_info: InfoSeries<AnomalyId, AnomalyInfo>,
-    alerts: AlertSeries,
     detail: bool,
 }
 
@@ -130,7 +131,7 @@ impl Metrics {
         // The metrics of the process have standard names; all others have the prefix.
         let mut root = Registry::default();
         root.register_collector(Box::new(ProcessCollector::new()));
-        let registry = root.sub_registry_with_prefix("ipconflict");
+        let registry = root.sub_registry_with_prefix(PREFIX);
         let conflict_info = InfoSeries::new(
             MetricDescription {
                 name: "conflict_info",
@@ -155,8 +156,6 @@ impl Metrics {
             INFO_SERIES,
         );
         registry.register_collector(Box::new(anomaly_info.clone()));
-        let alerts = AlertSeries::default();
-        registry.register_collector(Box::new(alerts.clone()));
         macro_rules! metric {
             ($name:literal, $help:literal, $metric:expr) => {{
                 let metric = $metric;
@@ -325,7 +324,6 @@ impl Metrics {
             swept,
             conflict_info,
             anomaly_info,
-            alerts,
             detail,
             registry: root,
         };
@@ -382,12 +380,17 @@ impl Metrics {
         }
     }
 
+    /// These, and those of `collector`.
+    #[must_use]
+    pub fn with_collector(mut self, collector: impl Collector) -> Self {
+        let registry = self.registry.sub_registry_with_prefix(PREFIX);
+        registry.register_collector(Box::new(collector));
+        self
+    }
+
     /// Counts an event, and shows its conflict or anomaly in the series of active ones. The latency histogram takes only
     /// raised conflicts: later changes have latencies of their own.
     pub fn count_event(&self, event: &AnyEvent) {
-        if self.detail {
-            self.alerts.update(event);
-        }
         match event {
             AnyEvent::Conflict(event) => {
                 let data = &event.data;

@@ -221,7 +221,7 @@ fn help_texts_are_sentences_of_one_style() {
 
 /// A scrape with at least one series of each family.
 fn metrics_with_every_family() -> String {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new().with_collector(crate::sinks::AlertSeries::default());
     let kind = Kind::observation("arp");
     let reason = Reason::dropped("ring_full");
     metrics.observations.get_or_create(&kind).inc();
@@ -288,36 +288,4 @@ fn metrics_are_exactly_those_of_the_reference() {
     );
     assert!(text.ends_with("# EOF\n"));
     assert!(text.contains(r#"device="veth\"0\n""#), "{text}");
-}
-
-#[test]
-fn alert_has_the_texts_of_the_agents_own_alert() {
-    let metrics = Metrics::new();
-    let alerts = || {
-        let text = metrics.encode(None).unwrap_or_default();
-        let lines = text.lines();
-        let lines = lines.filter(|line| line.starts_with("ipconflict_alert_info{"));
-        lines.map(str::to_owned).collect::<Vec<_>>()
-    };
-    metrics.count_event(&samples::raised("10.0.0.1").into());
-    let conflict = alerts().concat();
-    assert_eq!(conflict.matches("ipconflict_alert_info{").count(), 1);
-    for text in [
-        r#"{kind="duplicate",address="10.0.0.1",network="node",vlan="",device="","#,
-        r#"summary="10.0.0.1 is claimed by "#,
-        r#" Confidence: "#,
-    ] {
-        assert!(conflict.contains(text), "{conflict}");
-    }
-    let mut swept = samples::raised("10.0.0.1");
-    swept.data.sweep = Some(AnomalyId(7));
-    metrics.count_event(&swept.into());
-    assert!(alerts().is_empty(), "{:?}", alerts());
-    let drift = AnyEvent::from(samples::drift("10.0.0.1"));
-    metrics.count_event(&drift);
-    let found = alerts();
-    let labels = r#"kind="ipam_drift",address="10.0.0.1",network="",vlan="",device="veth-a","#;
-    assert!(found.len() == 1 && found[0].contains(labels), "{found:?}");
-    metrics.count_event(&drift.resolved_unseen("end".to_owned(), WallTime::now()));
-    assert!(alerts().is_empty(), "{:?}", alerts());
 }

@@ -3,6 +3,7 @@
 //! The event loop creates each event and passes it to every sink. A sink accepts it at once or drops it: none can
 //! delay another, or detection.
 
+mod alert_series;
 pub mod alertmanager;
 pub mod client;
 pub(crate) mod event_feed;
@@ -24,6 +25,7 @@ use std::fmt;
 
 use detector_event::AnyEvent;
 
+pub use alert_series::AlertSeries;
 pub use event_feed::EventFeed;
 
 /// Receives events on the event loop's thread. Must return at once: a sink that sends over a network does so from a

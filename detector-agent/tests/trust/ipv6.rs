@@ -162,7 +162,12 @@ fn address_that_failed_detection_is_a_finding_afterwards() {
     assert_eq!(anomaly.address, ADDRESS);
     let check = AgentCommand::new(AGENT, ["check"]);
     let outcome = check.run_to_end(&node, DEADLINE).unwrap();
-    assert!(outcome.stdout.contains("1 anomaly: pods may lose traffic\n"), "{outcome:?}");
+    assert!(
+        outcome
+            .stdout
+            .contains("1 anomaly: pods may lose traffic\n"),
+        "{outcome:?}"
+    );
     second
         .netns()
         .ip(&format!("address del {ADDRESS}/64 dev eth0"))

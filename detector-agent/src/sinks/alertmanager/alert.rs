@@ -109,7 +109,7 @@ impl Alert {
 
 /// The annotations `summary` and `description` of the alert for `event`, which are those of the Prometheus rules as well
 /// (`ipconflict_alert_info`).
-pub(crate) fn alert_texts(event: &AnyEvent) -> [String; 2] {
+pub(in crate::sinks) fn alert_texts(event: &AnyEvent) -> [String; 2] {
     let notice = Notice::of_event(event);
     let mut description = vec![notice.effect, notice.cause, notice.next_step];
     let summary = match event {

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub(crate) use alert::alert_texts;
+pub(super) use alert::alert_texts;
 
 use super::{
     EventSink,

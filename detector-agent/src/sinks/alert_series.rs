@@ -14,8 +14,8 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
 };
 
-use super::{AddressLabel, AddressLabels, INFO_SERIES};
-use crate::sinks::alertmanager::alert_texts;
+use super::{EventSink, alertmanager::alert_texts};
+use crate::metrics::{AddressLabel, AddressLabels, INFO_SERIES};
 
 /// The labels that identify an alert on a node, and its texts. Of anomalies `network` is empty, of conflicts `device`.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -32,11 +32,11 @@ struct AlertInfo {
 /// The last event of each conflict and anomaly that has an alert, [`INFO_SERIES`] at most; of what is beyond, the rules
 /// have texts of their own.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AlertSeries(Arc<Mutex<HashMap<SubjectId, AnyEvent>>>);
+pub struct AlertSeries(Arc<Mutex<HashMap<SubjectId, AnyEvent>>>);
 
-impl AlertSeries {
-    /// Takes note of the state in an event. A conflict that a sweep stands for has no alert.
-    pub(super) fn update(&self, event: &AnyEvent) {
+impl EventSink for AlertSeries {
+    /// A conflict that a sweep stands for has no alert.
+    fn on_event(&mut self, event: &AnyEvent) {
         let has_alert = match event {
             AnyEvent::Conflict(event) => event.data.sweep.is_none() && !event.data.is_resolved(),
             AnyEvent::Anomaly(event) => !event.data.is_resolved(),
@@ -48,6 +48,10 @@ impl AlertSeries {
         } else if events.len() < INFO_SERIES || events.contains_key(&id) {
             events.insert(id, event.clone());
         }
+    }
+
+    fn on_current_state(&mut self, state: &AnyEvent) {
+        self.on_event(state);
     }
 }
 
@@ -105,5 +109,47 @@ impl Collector for AlertSeries {
             one.encode(family.encode_family(alert)?)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use detector_engine::AnomalyId;
+    use detector_event::{WallTime, samples};
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn alert_has_the_texts_of_the_agents_own_alert() {
+        let mut series = AlertSeries::default();
+        let metrics = Metrics::new().with_collector(series.clone());
+        let alerts = || {
+            let text = metrics.encode(None).unwrap_or_default();
+            let lines = text.lines();
+            let lines = lines.filter(|line| line.starts_with("ipconflict_alert_info{"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        series.on_event(&samples::raised("10.0.0.1").into());
+        let conflict = alerts().concat();
+        assert_eq!(conflict.matches("ipconflict_alert_info{").count(), 1);
+        for text in [
+            r#"{kind="duplicate",address="10.0.0.1",network="node",vlan="",device="","#,
+            r#"summary="10.0.0.1 is claimed by "#,
+            r#" Confidence: "#,
+        ] {
+            assert!(conflict.contains(text), "{conflict}");
+        }
+        let mut swept = samples::raised("10.0.0.1");
+        swept.data.sweep = Some(AnomalyId(7));
+        series.on_event(&swept.into());
+        assert!(alerts().is_empty(), "{:?}", alerts());
+        let drift = AnyEvent::from(samples::drift("10.0.0.1"));
+        series.on_event(&drift);
+        let found = alerts();
+        let labels = r#"kind="ipam_drift",address="10.0.0.1",network="",vlan="",device="veth-a","#;
+        assert!(found.len() == 1 && found[0].contains(labels), "{found:?}");
+        series.on_event(&drift.resolved_unseen("end".to_owned(), WallTime::now()));
+        assert!(alerts().is_empty(), "{:?}", alerts());
     }
 }
