@@ -12,7 +12,7 @@ use crate::Role;
 /// Where the runbooks are published.
 const RUNBOOKS: &str = "https://github.com/ipconflict/ip-conflict-detector/blob/main/docs/runbooks";
 
-/// Where this process says that they are.
+/// The directory that this process was configured with.
 static RUNBOOK_URL: OnceLock<String> = OnceLock::new();
 
 /// The URL of the directory with the runbooks.

@@ -151,7 +151,7 @@ impl Protocol {
         self.refresh_all(now);
     }
 
-    /// Whether conflicts that this agent ends from now on are kept as resolved, for whoever looks later and deletes them in the end.
+    /// Whether conflicts that this agent ends from now on are kept as resolved, which the caller deletes in the end.
     /// Otherwise they are deleted, as are those that were never active.
     pub fn keep_resolved(&mut self, keeps: bool) {
         self.keeps_resolved = keeps;

@@ -33,7 +33,7 @@ See also:
 
 pub(super) const CHECK: &str = "\
 Exit status:
-  0  there is no conflict; the first line says if an anomaly costs traffic
+  0  there is no conflict; the first line states whether an anomaly costs traffic
   1  there are conflicts; with --strict also: there are anomalies
   2  no conflict is known, but not everything could be read, or there is no pod device
 

@@ -59,7 +59,7 @@ pub enum ConfigError {
     },
 }
 
-/// What is said about a variable that looks like a setting and is none.
+/// The warning about a variable that looks like a setting and is none.
 ///
 /// It is no error: Kubernetes adds variables such as `IPCONFLICT_PORT` for a Service that is called `ipconflict`.
 #[must_use]

@@ -2,7 +2,7 @@
 //! name, which follows from a lease of the node.
 //!
 //! Invariants: an address is read only once a pod has it on a device that the agent tracks; what a pod can cause is bounded, because
-//! only leases name objects; a quiet node reads one address a minute. An address whose record says nothing is not judged.
+//! only leases name objects; a quiet node reads one address a minute. An address without a conclusive record is not judged.
 
 mod reads;
 #[cfg(test)]

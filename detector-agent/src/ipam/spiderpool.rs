@@ -1,4 +1,4 @@
-//! Allocations of Spiderpool (`spiderpool.spidernet.io`). A pod's `SpiderEndpoint`, which has its name, says which `SpiderIPPool` each
+//! Allocations of Spiderpool (`spiderpool.spidernet.io`). A pod's `SpiderEndpoint`, which has its name, names the `SpiderIPPool` that each
 //! of its addresses is from; the pool has the owners of all its addresses, as a JSON text.
 //!
 //! Required role: `get` on `spiderendpoints` and `spiderippools`.
@@ -54,7 +54,7 @@ impl Records for Spiderpool {
         Box::pin(async move {
             let endpoints = resource("SpiderEndpoint", "spiderendpoints");
             let namespace = Some(lease.namespace.as_str());
-            // That of a virtual machine has another name, so one that is missing says nothing.
+            // That of a virtual machine has another name, so one that is missing proves nothing.
             let endpoint = get(client.clone(), &endpoints, namespace, &lease.pod).await?;
             let Some(pool) = endpoint.and_then(|endpoint| pool_of(&endpoint, address)) else {
                 return Ok(Record::Unknown);

@@ -1,6 +1,6 @@
 //! Allocations of whereabouts, which gives pods addresses of ranges that all nodes share (`whereabouts.cni.cncf.io`). Before it
 //! returns an address, it writes the pod's name into two objects: the allocation in the range's `IPPool`, and an
-//! `OverlappingRangeIPReservation` named by the address, unless the configuration says that ranges do not overlap.
+//! `OverlappingRangeIPReservation` named by the address, unless ranges do not overlap according to the configuration.
 //!
 //! Required role: `get` on `overlappingrangeipreservations` and `ippools`.
 

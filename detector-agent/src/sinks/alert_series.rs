@@ -1,5 +1,5 @@
 //! `ipconflict_alert_info`: the texts of the alert for each active conflict and anomaly, so that an alert of the Prometheus
-//! rules says what the agent's own says. The texts are made when they are scraped, not when an event is reported.
+//! rules has the texts of the agent's own alert. The texts are made when they are scraped, not when an event is reported.
 
 use std::{
     collections::{HashMap, HashSet},

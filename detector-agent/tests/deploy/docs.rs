@@ -280,7 +280,7 @@ fn headings(path: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// `cargo xtask bench` writes the figures, and nobody the README's.
+/// `cargo xtask bench` writes the figures of the page, but not those of the README.
 #[test]
 fn readme_states_measured_latencies() {
     let benchmarks = read("docs/benchmarks.md");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What the agent says about a pod's silent gateway.
+/// What the agent reports about a pod's silent gateway.
 fn diagnosis_of(agent: &Agent, device: &str) -> Value {
     let explained = |events: &[ReceivedEvent]| {
         let anomalies = events.iter().filter_map(|r| r.event.anomaly());
@@ -79,7 +79,7 @@ fn strict_filter_and_a_route_to_the_other_claimant_explain_the_silence() {
     for fact in ["10.65.0.2 leads to caliother", "rp_filter is 1"] {
         assert!(evidence.contains(fact), "{evidence}");
     }
-    // What the evidence says is what makes the difference.
+    // The evidence makes the difference.
     wait_answered(&other);
     is_gateway_answered(&pod).unwrap_err();
     node.ip("route replace 10.65.0.2/32 dev calivictim")

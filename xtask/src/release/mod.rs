@@ -108,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ReleaseOptions) -> Result<()>
     for name in checksums::names(&dist)? {
         print_line(dist.join(name).display())?;
     }
-    print_line("Not done here, but by .github/workflows/release.yaml unless it says otherwise:")?;
+    print_line("Not done here, but by .github/workflows/release.yaml unless stated otherwise:")?;
     for step in NOT_DONE {
         print_line(format_args!("- {step}"))?;
     }
