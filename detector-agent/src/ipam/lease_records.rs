@@ -163,7 +163,7 @@ impl LeasesReader {
         let Some(results) = &mut self.results else {
             return Err("--cni-cache-dir is off".to_owned());
         };
-        let directory = results.directory.display().to_string();
+        let directory = results.directory().display().to_string();
         let read = results.refresh();
         read.map_err(|why| format!("the leases in {directory}: {why}"))?;
         Ok(Arc::new(results.of(self.pool.ipam)))
@@ -225,7 +225,7 @@ impl LeasesReader {
 
 impl PoolReader for LeasesReader {
     fn directory(&self) -> Option<&Path> {
-        self.results.as_ref().map(|cache| cache.directory.as_path())
+        self.results.as_ref().map(ResultCache::directory)
     }
 
     /// The task ends when the reader is dropped.

@@ -1,17 +1,10 @@
 //! The addresses that IPAM plugins gave to pods of this node, as libcni's result cache has them. The networks of Multus are in no
 //! file of the node but these: each has the configuration that the plugin was called with.
 //!
-//! Invariants: at most [`MAX_FILES`] files of at most [`MAX_BYTES`] are read; an unchanged file is not read again. A file that is not
+//! Invariants: as for [`CacheFiles`], and at most [`MAX_BYTES`] of a file are read. A file that is not
 //! understood is skipped: it is being written, or of another format.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
-    net::IpAddr,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io, net::IpAddr, path::Path, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_engine::Ipam;
@@ -20,9 +13,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{files, source::SOURCES, whole_pool::MAX_ADDRESSES};
+use crate::pods::CacheFiles;
 
-/// Most files that are read.
-const MAX_FILES: usize = 8_192;
 /// Longest file in bytes; most of it is the plugin's configuration.
 const MAX_BYTES: u64 = 256 << 10;
 
@@ -42,20 +34,15 @@ pub(super) type Leases = BTreeMap<IpAddr, Vec<Arc<Lease>>>;
 
 /// The cache in one directory.
 #[derive(Debug)]
-pub(super) struct ResultCache {
-    pub(super) directory: PathBuf,
-    files: HashMap<PathBuf, (Version, Option<Arc<Lease>>)>,
-}
-
-/// Inode, size and modification time (seconds, nanoseconds), which change when a file is written again.
-type Version = (u64, u64, i64, i64);
+pub(super) struct ResultCache(CacheFiles<Option<Arc<Lease>>>);
 
 impl ResultCache {
     pub(super) fn new(directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            files: HashMap::new(),
-        }
+        Self(CacheFiles::new(directory))
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.0.directory
     }
 
     /// Reads what has changed. A directory that does not exist has nothing.
@@ -63,41 +50,18 @@ impl ResultCache {
     /// # Errors
     /// One sentence.
     pub(super) fn refresh(&mut self) -> Result<(), String> {
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.files.clear();
-                return Ok(());
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        let mut previous = std::mem::take(&mut self.files);
-        for path in entries.flatten().map(|entry| entry.path()).take(MAX_FILES) {
-            // Links are not followed: runtimes do not create any here.
-            let Ok(metadata) = fs::symlink_metadata(&path) else {
-                continue;
-            };
-            let version = (
-                metadata.ino(),
-                metadata.size(),
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-            );
-            let known = previous.remove(&path).filter(|(of, _)| *of == version);
-            let file = known.unwrap_or_else(|| {
-                let bytes = metadata
-                    .is_file()
-                    .then(|| files::read(&path, MAX_BYTES).ok());
-                let lease = bytes.flatten().and_then(|bytes| parse(&bytes));
-                (version, lease.map(Arc::new))
-            });
-            self.files.insert(path, file);
+        let read = self.0.refresh(|path| {
+            let bytes = files::read(path, MAX_BYTES).ok()?;
+            parse(&bytes).map(Arc::new)
+        });
+        match read {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Lease>> {
-        self.files.values().filter_map(|(_, lease)| lease.as_ref())
+        self.0.iter().filter_map(|file| file.content.as_ref())
     }
 
     /// Whether there are leases of this IPAM.
@@ -172,6 +136,8 @@ pub(super) fn is_name(text: &str) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::fs;
 
     use serde_json::json;
 

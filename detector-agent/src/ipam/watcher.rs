@@ -244,7 +244,7 @@ impl<F: Fn(PoolUpdate) -> bool> IpamWatcher<F> {
                 settings: &self.settings,
                 node: &self.node,
                 kube: self.kube.as_ref(),
-                results: self.results.as_ref().map(|r| r.directory.as_path()),
+                results: self.results.as_ref().map(ResultCache::directory),
                 blocks: &self.blocks,
             };
             let Some(mut reader) = open(id, &network, &context) else {

@@ -33,6 +33,7 @@ mod source;
 mod sources;
 
 pub use cni_cache::CniCache;
+pub(crate) use cni_cache::cache_files::CacheFiles;
 pub use cri::Cri;
 pub(crate) use cri::{ListedSandboxes, SandboxList};
 pub use directory::{PodDirectory, PodLookups};

@@ -1,13 +1,17 @@
 //! The CNI result cache, in which container runtimes keep the results of CNI plugins (libcni, `cniCacheV1`): one file
 //! per network of each pod, named `<network>-<container id>-<interface>`.
 //!
-//! Invariants: at most [`MAX_FILES`] files of at most [`file::MAX_BYTES`] are read; only regular files are opened; an
+//! Invariants: at most [`cache_files::MAX_FILES`] files of at most [`file::MAX_BYTES`] are read; only regular files are opened; an
 //! unchanged file is not read again; an unreadable or incomplete file is counted and skipped. Files are read on a thread
 //! that may wait for the disk.
 
+pub(crate) mod cache_files;
 pub(super) mod file;
 
-use std::{collections::HashMap, fs, io, os::unix::fs::MetadataExt as _, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use detector_event::Via;
 use detector_event::counted;
@@ -21,10 +25,8 @@ use super::{
     netns::NetnsQueries,
     source::{PodSource, SourceError, SourceSnapshot},
 };
+use cache_files::{CacheFiles, MAX_FILES};
 use file::{CacheEntry, Unusable};
-
-/// Most files that are read.
-const MAX_FILES: usize = 8_192;
 
 /// The cache in one directory.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl CniCache {
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self {
-            reader: Some(CacheReader::new(directory.clone())),
+            reader: Some(CacheReader::new(&directory)),
             directory,
             pending: None,
         }
@@ -63,7 +65,7 @@ impl PodSource for CniCache {
         let mut reader = self
             .reader
             .take()
-            .unwrap_or_else(|| CacheReader::new(self.directory.clone()));
+            .unwrap_or_else(|| CacheReader::new(&self.directory));
         self.pending = Some(spawn_blocking(move || {
             let snapshot = reader.read();
             (reader, snapshot)
@@ -90,77 +92,41 @@ impl CniCache {
 /// Reads the directory and caches the files' content.
 #[derive(Debug)]
 struct CacheReader {
-    directory: PathBuf,
     netns: NetnsQueries,
-    files: HashMap<PathBuf, CachedFile>,
-}
-
-/// A file that was read.
-#[derive(Debug)]
-struct CachedFile {
-    /// Inode, size and modification time (seconds, nanoseconds), which change when it is written again.
-    version: (u64, u64, i64, i64),
-    entry: Result<CacheEntry, Unusable>,
+    files: CacheFiles<Result<CacheEntry, Unusable>>,
 }
 
 impl CacheReader {
-    fn new(directory: PathBuf) -> Self {
+    fn new(directory: &Path) -> Self {
         Self {
-            directory,
             netns: NetnsQueries::default(),
-            files: HashMap::new(),
+            files: CacheFiles::new(directory),
         }
     }
 
     fn read(&mut self) -> Result<SourceSnapshot, SourceError> {
-        let directory = self.directory.display();
-        let entries = fs::read_dir(&self.directory).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => SourceError::Missing(format!("{directory} does not exist")),
-            io::ErrorKind::PermissionDenied => {
-                SourceError::Refused(format!("no permission to read {directory}"))
+        let skipped = self.files.refresh(file::read).map_err(|error| {
+            let directory = self.files.directory.display();
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    SourceError::Missing(format!("{directory} does not exist"))
+                }
+                io::ErrorKind::PermissionDenied => {
+                    SourceError::Refused(format!("no permission to read {directory}"))
+                }
+                io::ErrorKind::NotADirectory => {
+                    SourceError::Foreign(format!("{directory} is not a directory"))
+                }
+                _ => SourceError::Failing(format!("cannot read {directory}: {error}")),
             }
-            io::ErrorKind::NotADirectory => {
-                SourceError::Foreign(format!("{directory} is not a directory"))
-            }
-            _ => SourceError::Failing(format!("cannot read {directory}: {error}")),
         })?;
-        let mut previous = std::mem::take(&mut self.files);
-        let mut skipped = 0_usize;
-        for path in entries.flatten().map(|entry| entry.path()) {
-            // Links are not followed: runtimes do not create any here.
-            let Ok(metadata) = fs::symlink_metadata(&path) else {
-                continue;
-            };
-            if !metadata.is_file() {
-                continue;
-            }
-            if self.files.len() >= MAX_FILES {
-                skipped += 1;
-                continue;
-            }
-            let version = (
-                metadata.ino(),
-                metadata.size(),
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-            );
-            let cached = match previous.remove(&path) {
-                Some(cached) if cached.version == version => cached,
-                _ => CachedFile {
-                    version,
-                    entry: file::read(&path),
-                },
-            };
-            self.files.insert(path, cached);
-        }
         let broken = self.count(Unusable::Broken);
         let netns = &mut self.netns;
         let records = self
             .files
-            .values()
+            .iter()
             .filter_map(|cached| {
-                let entry = cached.entry.as_ref().ok()?;
-                let (_, _, seconds, nanoseconds) = cached.version;
+                let entry = cached.content.as_ref().ok()?;
                 Some(PodRecord {
                     pod: entry.pod.clone(),
                     namespace: entry
@@ -173,9 +139,7 @@ impl CacheReader {
                     secondary_addresses: entry.secondary_addresses.clone(),
                     runtime_uid: None,
                     running: true,
-                    created: seconds
-                        .saturating_mul(1_000_000_000)
-                        .saturating_add(nanoseconds),
+                    created: cached.written_at(),
                 })
             })
             .collect();
@@ -200,8 +164,8 @@ impl CacheReader {
 
     fn count(&self, reason: Unusable) -> usize {
         self.files
-            .values()
-            .filter(|cached| cached.entry.as_ref().err() == Some(&reason))
+            .iter()
+            .filter(|cached| cached.content.as_ref().err() == Some(&reason))
             .count()
     }
 }
@@ -209,6 +173,8 @@ impl CacheReader {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::fs;
 
     use super::{file::MAX_BYTES, *};
 
@@ -228,7 +194,7 @@ mod tests {
         fs::create_dir(at("directory")).unwrap();
         nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(at("good"), at("link")).unwrap();
-        let mut reader = CacheReader::new(cache.path().to_owned());
+        let mut reader = CacheReader::new(cache.path());
         let snapshot = reader.read().unwrap();
         assert_eq!(snapshot.records.len(), 1);
         assert_eq!(snapshot.warning, "skipped 3 broken files");
@@ -239,7 +205,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let file = cache.path().join("testkit-1-eth0");
         fs::write(&file, PTP.get(..100).unwrap()).unwrap();
-        let mut reader = CacheReader::new(cache.path().to_owned());
+        let mut reader = CacheReader::new(cache.path());
         assert_eq!(reader.read().unwrap().records.len(), 0);
         fs::write(&file, PTP).unwrap();
         let snapshot = reader.read().unwrap();
@@ -252,14 +218,14 @@ mod tests {
     fn missing_directory_and_plain_file_are_different_errors() {
         let cache = tempfile::tempdir().unwrap();
         let missing = cache.path().join("missing");
-        let error = CacheReader::new(missing).read().unwrap_err();
+        let error = CacheReader::new(&missing).read().unwrap_err();
         assert!(
             matches!(&error, SourceError::Missing(reason) if reason.contains("does not exist")),
             "{error}"
         );
         let file = cache.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = CacheReader::new(file).read().unwrap_err();
+        let error = CacheReader::new(&file).read().unwrap_err();
         assert!(matches!(&error, SourceError::Foreign(_)), "{error}");
     }
 }
