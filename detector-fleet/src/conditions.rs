@@ -26,7 +26,8 @@ pub struct Condition {
     pub status: &'static str,
     /// Why, in one word.
     pub reason: &'static str,
-    /// Why, for people.
+    /// Why, for people. Absent if it is empty, which Kubernetes 1.20 takes for null.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Since when; `None` if that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,6 +104,8 @@ mod tests {
             conditions(&spec),
             [("Active", "True", raised), ("Confirmed", "True", None)]
         );
+        let confirmed = serde_json::to_value(&spec.status().conditions[1]).unwrap();
+        assert!(confirmed.get("message").is_none(), "{confirmed}");
         spec.confidence = Confidence::Observed;
         spec.state = ConflictState::Resolved;
         spec.claimants[0].unconfirmed_because = Some("silent".to_owned());
