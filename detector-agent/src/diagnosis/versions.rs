@@ -6,6 +6,7 @@
 //! well.
 
 use std::{
+    fmt::Display,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,11 +15,11 @@ use ::kube::{Api, Client, api::ListParams};
 use detector_engine::diagnosis::{Known, ResourceVersions, Source, UnixTime};
 use detector_event::WallTime;
 use k8s_openapi::api::core::v1::Pod;
-use redb::{Database, ReadableTable as _, TableDefinition};
+use redb::{ReadableTable as _, TableDefinition};
 use tracing::debug;
 
 use super::{claimants::unix, files::not_checked, requests::Requests};
-use crate::persist::store::{Store, StoreError};
+use crate::persist::store::Store;
 
 /// Time between two reads without a diagnosis.
 const PERIOD: Duration = Duration::from_mins(10);
@@ -96,12 +97,12 @@ impl Versions {
         let cluster = match requests.cluster_identity() {
             Ok(cluster) => cluster,
             Err(why) => {
-                debug!("resource versions are not kept: {why}");
+                not_kept(&why);
                 self.store = None;
                 return;
             }
         };
-        match access(&store, |database| read(database, &cluster)) {
+        match read(&store, &cluster) {
             Some(Some(record)) => self.continue_from(record, now),
             Some(None) => {}
             None => return,
@@ -132,7 +133,7 @@ impl Versions {
         let restored = self.restored.as_ref();
         let restored = restored.map(|r| (r.before, r.kept_at.0, r.now, r.noticed_at.0));
         let record = (first_at.0, last_at.0, version, restored);
-        access(store, |database| write(database, cluster, record));
+        write(store, cluster, record);
     }
 
     fn note(&mut self, version: u64, now: UnixTime) {
@@ -178,39 +179,28 @@ impl Versions {
     }
 }
 
-/// `None` if the store cannot be used, which others report.
-fn access<T>(store: &Store, access: impl FnOnce(&Database) -> Result<T, StoreError>) -> Option<T> {
-    let database = store.database();
-    let outcome = database.and_then(|database| {
-        let outcome = access(&database);
-        if outcome.is_err() {
-            store.failed(database);
-        }
-        outcome
+/// What the store has for a cluster; `None` if it cannot be used, which others report.
+fn read(store: &Store, cluster: &str) -> Option<Option<Record>> {
+    let record = store.in_transaction(|write| {
+        let table = write.open_table(TABLE)?;
+        Ok(table.get(cluster)?.map(|record| record.value()))
     });
-    outcome
-        .inspect_err(|error| debug!("resource versions are not kept: {error}"))
-        .ok()
+    record.map_err(|error| not_kept(&error)).ok()
 }
 
-fn read(database: &Database, cluster: &str) -> Result<Option<Record>, StoreError> {
-    let transaction = database.begin_write()?;
-    let record = {
-        let table = transaction.open_table(TABLE)?;
-        table.get(cluster)?.map(|record| record.value())
-    };
-    transaction.commit()?;
-    Ok(record)
-}
-
-fn write(database: &Database, cluster: &str, record: Record) -> Result<(), StoreError> {
-    let transaction = database.begin_write()?;
-    {
-        let mut table = transaction.open_table(TABLE)?;
+/// Keeps this of the cluster, and nothing of others.
+fn write(store: &Store, cluster: &str, record: Record) {
+    let written = store.in_transaction(|write| {
+        let mut table = write.open_table(TABLE)?;
         table.retain(|known, _| known == cluster)?;
         table.insert(cluster, record)?;
-    }
-    Ok(transaction.commit()?)
+        Ok(())
+    });
+    written.unwrap_or_else(|error| not_kept(&error));
+}
+
+fn not_kept(why: &dyn Display) {
+    debug!("resource versions are not kept: {why}");
 }
 
 /// The version of a list from etcd.
@@ -277,9 +267,9 @@ mod tests {
         let store = Store::in_memory();
         let record = (1, 2, 3, Some((4, 5, 6, 7)));
         for cluster in ["first", "second"] {
-            access(&store, |database| write(database, cluster, record)).unwrap();
+            write(&store, cluster, record);
         }
-        let kept = |cluster: &str| access(&store, |database| read(database, cluster)).unwrap();
+        let kept = |cluster: &str| read(&store, cluster).unwrap();
         assert_eq!(kept("first"), None);
         assert_eq!(kept("second"), Some(record));
     }

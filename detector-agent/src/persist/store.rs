@@ -1,8 +1,8 @@
 //! The embedded databases in `--state-dir`: a file with named tables for what is open or waits to be delivered, and one for what ended.
 //!
 //! Invariants: at most one [`Database`] of a file is open at a time; after an I/O error (a full disk) redb refuses further writes
-//! until it is reopened, so a caller that meets an error passes its handle to [`Store::failed`], and the next
-//! [`Store::database`] reopens it once no other handle is left. Nothing here is called on the event loop's thread.
+//! until it is reopened: [`Store::access`] marks it as failed, as does a caller that keeps a handle with [`Store::failed`], and the
+//! next [`Store::database`] reopens it once no other handle is left. Nothing here is called on the event loop's thread.
 
 use std::{
     fmt,
@@ -13,7 +13,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use redb::{Builder, Database, DatabaseError, StorageError, backends::InMemoryBackend};
+use redb::{
+    Builder, Database, DatabaseError, StorageError, WriteTransaction, backends::InMemoryBackend,
+};
 use tracing::error;
 
 /// The file of what is open and not delivered yet.
@@ -134,6 +136,38 @@ impl Store {
         let database = Arc::new((self.open)()?);
         *current = Some(Arc::clone(&database));
         Ok(database)
+    }
+
+    /// Uses the database; after an error it is reopened at the next use.
+    ///
+    /// # Errors
+    /// It cannot be opened, or that of `access`.
+    pub fn access<T>(
+        &self,
+        access: impl FnOnce(&Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = self.database()?;
+        let result = access(&database);
+        if result.is_err() {
+            self.failed(database);
+        }
+        result
+    }
+
+    /// Runs `body` in a write transaction, which is committed unless it fails.
+    ///
+    /// # Errors
+    /// As [`Store::access`].
+    pub fn in_transaction<T>(
+        &self,
+        body: impl FnOnce(&WriteTransaction) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.access(|database| {
+            let write = database.begin_write()?;
+            let result = body(&write)?;
+            write.commit()?;
+            Ok(result)
+        })
     }
 
     /// Marks `database` as failed: it is reopened at the next use.

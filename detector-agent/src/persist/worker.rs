@@ -241,12 +241,8 @@ impl PersistenceWorker {
     }
 
     fn commit(&mut self, batch: &[WriteRequest]) -> Result<Committed, StoreError> {
-        let database = self.store.database()?;
-        let committed = self.transact(&database, batch);
-        if committed.is_err() {
-            self.store.failed(database);
-        }
-        committed
+        let store = Arc::clone(&self.store);
+        store.access(|database| self.transact(database, batch))
     }
 
     fn transact(

@@ -3,10 +3,8 @@
 //! Table `fleet.about`: `format` (of the records) and `node` (whose they are). Table `fleet.memories`: a JSON document for each subject,
 //! by its text.
 
-use std::sync::Arc;
-
 use detector_fleet::Memory;
-use redb::{Database, ReadableTable as _, TableDefinition, WriteTransaction};
+use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
 use tracing::{info, warn};
 
 use super::Changes;
@@ -22,7 +20,7 @@ const MEMORIES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("fleet.m
 
 /// What is stored for this node.
 pub(super) fn read(store: &Store, node: &str) -> Result<Vec<Memory>, StoreError> {
-    in_transaction(store, |write| {
+    store.in_transaction(|write| {
         prepare(write, node)?;
         let mut memories = Vec::new();
         let mut undecodable = 0_usize;
@@ -43,7 +41,7 @@ pub(super) fn read(store: &Store, node: &str) -> Result<Vec<Memory>, StoreError>
 }
 
 pub(super) fn write(store: &Store, node: &str, changes: &Changes) -> Result<(), StoreError> {
-    in_transaction(store, |write| {
+    store.in_transaction(|write| {
         prepare(write, node)?;
         let mut memories = write.open_table(MEMORIES)?;
         for (subject, record) in changes {
@@ -80,31 +78,14 @@ fn prepare(write: &WriteTransaction, node: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn in_transaction<T>(
-    store: &Store,
-    body: impl FnOnce(&WriteTransaction) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    let database = store.database()?;
-    let transact = |database: &Arc<Database>| -> Result<T, StoreError> {
-        let write = database.begin_write()?;
-        let result = body(&write)?;
-        write.commit()?;
-        Ok(result)
-    };
-    let result = transact(&database);
-    if result.is_err() {
-        store.failed(database);
-    }
-    result
-}
-
 /// As if an agent of another version had written the records.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub(super) fn set_format(store: &Store, format: &str) {
-    in_transaction(store, |write| {
-        write.open_table(ABOUT)?.insert("format", format)?;
-        Ok(())
-    })
-    .unwrap();
+    store
+        .in_transaction(|write| {
+            write.open_table(ABOUT)?.insert("format", format)?;
+            Ok(())
+        })
+        .unwrap();
 }

@@ -37,15 +37,7 @@ impl Stored {
         &self,
         read: impl FnOnce(&ReadTransaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let database = self.store.database()?;
-        let result = database
-            .begin_read()
-            .map_err(StoreError::from)
-            .and_then(|transaction| read(&transaction));
-        if result.is_err() {
-            self.store.failed(database);
-        }
-        result
+        self.store.access(|database| read(&database.begin_read()?))
     }
 
     /// Stores what ended and removes what is raised again and what is beyond the bounds. An end that was assumed before is replaced by
@@ -54,12 +46,8 @@ impl Stored {
         &self,
         events: impl Iterator<Item = &'e mut AnyEvent>,
     ) -> Result<u64, StoreError> {
-        let database = self.store.database()?;
-        let result = self.transact(&database, events);
-        if result.is_err() {
-            self.store.failed(database);
-        }
-        result
+        self.store
+            .access(|database| self.transact(database, events))
     }
 
     fn transact<'e>(

@@ -98,14 +98,9 @@ impl SinkQueue {
         let uncached: Vec<_> = uncached.map(|member| member.content).collect();
         let mut read = Vec::new();
         if !uncached.is_empty() {
-            let database = self.store.database()?;
-            match tables::read_events(&database, &self.name, &uncached) {
-                Ok(events) => read = events,
-                Err(why) => {
-                    self.store.failed(database);
-                    return Err(why);
-                }
-            }
+            read = self
+                .store
+                .access(|database| tables::read_events(database, &self.name, &uncached))?;
         }
         let mut read = read.into_iter();
         let events = job.members.iter().filter_map(|member| match &member.event {

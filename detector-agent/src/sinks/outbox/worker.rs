@@ -163,14 +163,8 @@ impl OutboxWorker {
     /// # Errors
     /// If the store cannot be opened or read; loading is retried before the next commit.
     pub(super) fn load(&mut self) -> Result<(), StoreError> {
-        let outcome = self.store.database().and_then(|database| {
-            let loaded = self.tables.load(&database, Now::get());
-            if loaded.is_err() {
-                self.store.failed(database);
-            }
-            loaded
-        });
-        let loaded = match outcome {
+        let tables = &mut self.tables;
+        let loaded = match self.store.access(|d| tables.load(d, Now::get())) {
             Ok(loaded) => loaded,
             Err(why) => {
                 self.failed(&why);
