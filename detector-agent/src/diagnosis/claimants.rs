@@ -4,11 +4,14 @@ use std::net::IpAddr;
 
 use detector_engine::{
     EvidenceDetail, EvidenceKind,
-    diagnosis::{Assignment, ClaimantFacts, Controller, Known, PodFacts, Source, UnixTime},
+    diagnosis::{Assignment, ClaimantFacts, Controller, Known, PodFacts, Source},
 };
-use detector_event::{AnomalyData, ClaimantData, Pod, Via, WallTime};
+use detector_event::{AnomalyData, ClaimantData, Pod, Via};
 
-use super::{files::not_checked, sandboxes::Sandboxes};
+use super::{
+    files::{not_checked, unix},
+    sandboxes::Sandboxes,
+};
 
 /// A claimant of a conflict.
 pub(super) fn of_conflict(
@@ -184,8 +187,4 @@ fn assignment(claimant: &ClaimantData, address: IpAddr) -> Known<Assignment> {
             "its namespace was not watched all the time, or its stack is not the kernel's",
         ),
     }
-}
-
-pub(super) fn unix(time: WallTime) -> Option<UnixTime> {
-    u64::try_from(time.as_unix_nanos()).ok().map(UnixTime)
 }

@@ -15,9 +15,8 @@ use detector_engine::{
 use detector_event::{AnomalyData, AnyEvent, ClaimantData, ConflictData, Pod};
 
 use super::{
-    PoolHistory,
-    claimants::{self, unix},
-    files::not_checked,
+    PoolHistory, claimants,
+    files::{not_checked, unix},
     node,
     nodes::OtherNodes,
     plugins,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use detector_engine::diagnosis::{FileFacts, Filesystem, Known, NotChecked, Source, UnixTime};
+use detector_event::WallTime;
 use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 
 pub(super) fn source(path: &Path) -> Source {
@@ -24,6 +25,11 @@ pub(super) fn not_checked<T>(what: impl Into<String>, because: impl Into<String>
 pub(super) fn unix_time(time: SystemTime) -> Option<UnixTime> {
     let since = time.duration_since(UNIX_EPOCH).ok()?;
     u64::try_from(since.as_nanos()).ok().map(UnixTime)
+}
+
+/// `None` if it is before 1970.
+pub(super) fn unix(time: WallTime) -> Option<UnixTime> {
+    u64::try_from(time.as_unix_nanos()).ok().map(UnixTime)
 }
 
 /// `None` if it is out of range.

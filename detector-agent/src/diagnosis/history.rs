@@ -14,7 +14,7 @@ use detector_engine::{
 };
 use detector_event::WallTime;
 
-use super::{claimants::unix, files::not_checked};
+use super::files::{not_checked, unix};
 
 /// Most deletions that are remembered, the newest.
 const MAX_REMOVALS: usize = 4_096;

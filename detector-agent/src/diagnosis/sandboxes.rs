@@ -5,10 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 use detector_engine::diagnosis::{Known, SandboxFacts, SandboxState, Source, UnixTime};
 use detector_event::{Pod, Via};
 
-use super::{
-    claimants::unix,
-    files::{birth, not_checked},
-};
+use super::files::{birth, not_checked, unix};
 use crate::pods::{ListedSandboxes, PodDirectory, SandboxList};
 
 const NOT_REACHED: &str = "the container runtime was not reached";

@@ -18,7 +18,10 @@ use k8s_openapi::api::core::v1::Pod;
 use redb::{ReadableTable as _, TableDefinition};
 use tracing::debug;
 
-use super::{claimants::unix, files::not_checked, requests::Requests};
+use super::{
+    files::{not_checked, unix},
+    requests::Requests,
+};
 use crate::persist::store::Store;
 
 /// Time between two reads without a diagnosis.

@@ -22,7 +22,7 @@ use detector_event::Pod;
 
 use super::{
     Watched,
-    files::{not_checked, source},
+    files::{not_checked, source, unix},
     requests::Requests,
 };
 use crate::{ipam::IpamSettings, process::clock};
@@ -108,9 +108,7 @@ impl PoolReader {
         let pool = self.watched.pools.by_lease(address)?;
         let mut parts = pool.parts.iter().flatten();
         let record = parts.find(|part| part.range == (address..=address))?;
-        let at = i64::try_from(record.confirmed_at?.0).ok()?;
-        let at = at.checked_add(clock::offset())?;
-        u64::try_from(at).ok().map(UnixTime)
+        unix(clock::moment().wall_at(record.confirmed_at?))
     }
 
     /// The pods of the node, by the index of their device.
