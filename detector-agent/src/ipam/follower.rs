@@ -1,7 +1,14 @@
 //! The connection of a reader to the task that follows its IPAM.
 
+use std::time::Duration;
+
 use detector_engine::PoolId;
 use tokio::sync::{mpsc, watch as latest};
+
+/// Deadline for one read of the API.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// A server that is away for less than this changes nothing: IPAM cannot change its objects either.
+pub(super) const OUTAGE: Duration = Duration::from_secs(60);
 
 /// What the task publishes, and what is requested of it. The task ends when this is dropped, as the sender of its requests is then.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     PoolRead,
-    follower::Follower,
+    follower::{Follower, OUTAGE, TIMEOUT},
     read_budget::ReadBudget,
     source::PoolReader,
     whole_pool::{Allocations, Found, WholePool},
@@ -43,10 +43,6 @@ use crate::{
 
 /// Most objects of one node.
 const MAX_OBJECTS: usize = 4096;
-/// Deadline for a list.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that is away for less than this changes nothing.
-const OUTAGE: Duration = Duration::from_secs(60);
 /// Delays after a failed list.
 const DELAYS: RetryPolicy = RetryPolicy {
     first: Duration::from_secs(1),

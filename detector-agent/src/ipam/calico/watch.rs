@@ -23,7 +23,11 @@ use super::{
     view::{BlocksView, ViewedBlock},
 };
 use crate::{
-    ipam::{kube_objects::version, read_budget::ReadBudget},
+    ipam::{
+        follower::{OUTAGE, TIMEOUT},
+        kube_objects::version,
+        read_budget::ReadBudget,
+    },
     kube_client::KubeClient,
     process::{
         clock,
@@ -43,10 +47,6 @@ const MAX_OWN: usize = 256;
 const MAX_BORROWED: usize = 32;
 /// Most addresses in doubt.
 const MAX_IN_DOUBT: usize = 1024;
-/// Deadline for one read.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that is away for less than this changes nothing: Calico cannot change its blocks either.
-const OUTAGE: Duration = Duration::from_secs(60);
 /// Delays after errors.
 const DELAYS: RetryPolicy = RetryPolicy {
     first: Duration::from_millis(500),

@@ -16,6 +16,7 @@ use tokio::{
 use super::{Record, Records, Request, View};
 use crate::{
     ipam::{
+        follower::{OUTAGE, TIMEOUT},
         leases::{Lease, Leases},
         whole_pool::{self, Allocations},
     },
@@ -34,10 +35,6 @@ const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_secs(2);
 /// Most leases of an address that are looked up.
 const MAX_LEASES: usize = 4;
-/// Deadline for the record of an address.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that is away for less than this changes nothing.
-const OUTAGE: Duration = Duration::from_secs(60);
 /// Delays after a failed read.
 const DELAYS: RetryPolicy = RetryPolicy {
     first: Duration::from_secs(1),
