@@ -25,7 +25,11 @@ function keyOf(item) {
 
 function groupBy(items, key) {
   const groups = new Map();
-  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  for (const item of items) {
+    const group = key(item);
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group).push(item);
+  }
   return [...groups];
 }
 
