@@ -1,5 +1,7 @@
 //! Runs real CNI plugins without a container runtime, with the parameters of the CNI specification, section "Parameters".
 
+mod result_cache;
+
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -14,6 +16,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{command::run_command, mounts::PrivateMounts, netns::Netns, node::POD_DEVICE};
+
+use result_cache::CacheEntry;
+pub use result_cache::cache_result_of;
 
 /// The plugin directory of Debian's package `containernetworking-plugins`.
 pub const PLUGIN_DIRECTORY: &str = "/usr/lib/cni";
@@ -240,19 +245,14 @@ impl Cni {
     /// The file cannot be written.
     pub fn cache_result(&self, directory: &Path, pod: &CniPod) -> Result<()> {
         let network = self.config.get("name").and_then(Value::as_str);
-        let network = network.unwrap_or_default();
-        let CniPod {
-            container_id, name, ..
-        } = pod;
-        let entry = json!({
-            "kind": "cniCacheV1", "containerId": container_id, "config": "e30=", "ifName": POD_DEVICE,
-            "networkName": network, "netns": pod.netns.path(),
-            "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", format!("uid-{name}")]],
-            "result": pod.result_json,
-        });
-        let path = directory.join(format!("{network}-{container_id}-{POD_DEVICE}"));
-        std::fs::write(&path, entry.to_string())
-            .with_context(|| format!("writing {}", path.display()))
+        let entry = CacheEntry {
+            network: network.unwrap_or_default(),
+            container_id: &pod.container_id,
+            pod: ("default", &pod.name),
+            netns: &pod.netns,
+            result: pod.result_json.clone(),
+        };
+        entry.write(directory)
     }
 
     /// The addresses that IPAM has recorded as allocated: those with a file.

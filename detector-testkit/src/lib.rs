@@ -33,7 +33,7 @@ pub mod pause_image;
 pub mod pod_clients;
 pub mod process;
 pub mod prometheus;
-mod proxy;
+pub mod proxy;
 pub mod random;
 pub mod receiver;
 pub mod scenario;

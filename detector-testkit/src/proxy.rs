@@ -14,7 +14,7 @@ use crate::netns::Netns;
 
 /// Forwards connections until it is dropped; those that are open then end with one of their sides.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     listener: TcpListener,
     thread: Option<thread::JoinHandle<()>>,
@@ -23,7 +23,10 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Forwards what `listener` accepts, in the namespace it was created in, to `target` in `netns`. A client is disconnected
     /// if there is no server.
-    pub(crate) fn start(listener: TcpListener, netns: &Netns, target: SocketAddr) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The listener has no address, or the namespace cannot be entered.
+    pub fn start(listener: TcpListener, netns: &Netns, target: SocketAddr) -> Result<Self> {
         let address = listener.local_addr()?;
         let accepting = listener.try_clone()?;
         // The thread's connections are made in the namespace; the listener stays where it was created.
@@ -42,7 +45,8 @@ impl Proxy {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 }

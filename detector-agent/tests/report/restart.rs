@@ -1,29 +1,15 @@
 //! What webhooks get after a restart.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, ReceivedRequest, Receiver, http::TestClient,
-    until,
+    Agent, AgentCommand, DEADLINE, Node, PodSpec, ReceivedRequest, Receiver, cni::cache_result_of,
+    http::TestClient, until,
 };
-use serde_json::json;
 
 use crate::AGENT;
 
 const ADDRESSES: u8 = 20;
-
-/// The pod's CNI result, as a container runtime writes it.
-fn cache_result(directory: &Path, name: &str, pod: &Pod) {
-    let entry = json!({"kind": "cniCacheV1", "containerId": format!("cid-{name}"), "config": "e30=", "ifName": "eth0",
-        "networkName": "net", "netns": pod.netns().path(),
-        "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", name], ["K8S_POD_UID", format!("uid-{name}")]],
-        "result": {"cniVersion": "0.3.1", "interfaces": [{"name": pod.device()}]}});
-    fs::write(
-        directory.join(format!("net-cid-{name}-eth0")),
-        entry.to_string(),
-    )
-    .unwrap();
-}
 
 fn subjects(posted: &[ReceivedRequest]) -> Vec<String> {
     let accepted = posted.iter().filter(|post| post.is_accepted());
@@ -71,7 +57,7 @@ fn restart_sends_no_update_without_a_change() {
     });
     let pods = node.add_pods(&specs).unwrap();
     for (name, pod) in ["a", "b"].iter().zip(&pods) {
-        cache_result(&path("cache"), name, pod);
+        cache_result_of(&path("cache"), pod, ("default", name), &pod.addresses()).unwrap();
     }
     let mut agent = Agent::start_ready(&node, &command).unwrap();
     let client = TestClient::of_agent(&node);
