@@ -366,7 +366,7 @@ fn address_sweep_is_one_card_with_its_victims() {
         "1 pod claims 40 addresses of others",
         "Address sweep",
         "40 victims",
-        "claims addresses of others",
+        "the pod on vethbad claims 40 addresses of others",
         "vethbad",
         "Conflicts 40",
         "Anomalies 1",

@@ -3,8 +3,9 @@
 use super::*;
 use crate::rightful::known;
 
-/// A sweep is updated once in this time, and ends once its device has contested few addresses for that time
-/// (`docs/detection-rules.md`, section 14.5).
+/// How long after its raise a sweep is updated first, and after that at most once in which time; and for how long its device has
+/// contested few addresses when it ends (`docs/detection-rules.md`, section 14.5).
+const FIRST_UPDATE: Duration = Duration::from_secs(1);
 const UPDATE_EVERY: Duration = Duration::from_secs(10);
 const FEW_FOR: Duration = Duration::from_secs(60);
 
@@ -133,16 +134,21 @@ fn an_owner_with_two_interfaces_contests_nothing() {
 }
 
 #[test]
-fn a_growing_sweep_is_updated_once_in_ten_seconds() {
+fn a_growing_sweep_is_updated_after_a_second_then_in_ten() {
     let mut node = pods(61, Settings::default());
-    sweep(&mut node, 61, 1..=60);
+    sweep(&mut node, 61, 1..=40);
     let sweeps = |node: &mut Node| {
         let mut events = events(node);
         events.retain(|event| event.contains("contests"));
         events
     };
     assert_eq!(sweeps(&mut node), ["raised veth61 contests 4"]);
-    node.wait(UPDATE_EVERY);
+    node.wait(FIRST_UPDATE);
+    assert_eq!(sweeps(&mut node), ["updated veth61 contests 40"]);
+    sweep(&mut node, 61, 41..=60);
+    node.wait(UPDATE_EVERY - FIRST_UPDATE);
+    assert_eq!(sweeps(&mut node), [""; 0]);
+    node.wait(FIRST_UPDATE);
     assert_eq!(sweeps(&mut node), ["updated veth61 contests 60"]);
     let contested = open_sweep(&node).contested.unwrap();
     assert_eq!((contested.count, contested.first.len()), (60, 16));
@@ -329,7 +335,7 @@ fn a_renamed_device_and_a_newly_known_pod_are_updates() {
     node.link(renamed(pod(9), "cali9"));
     let mut events_of_sweep = events(&mut node);
     events_of_sweep.retain(|event| event.contains("contests"));
-    assert_eq!(events_of_sweep, [""; 0], "not within ten seconds");
+    assert_eq!(events_of_sweep, [""; 0], "not at once");
     node.wait(UPDATE_EVERY);
     assert_eq!(events(&mut node), ["updated cali9 contests 4"]);
     let generation = node.engine.view().device(9).unwrap().generation;

@@ -97,8 +97,9 @@ function drawHeadline() {
   let note = kinds.size === 1 ? KIND_EFFECT[[...kinds][0]] : KIND_EFFECT.duplicate;
   let severity = "alarm";
   if (count > 0 && [...active.values()].every((conflict) => conflict.sweep) && worst?.kind === "address_sweep") {
-    const sweeps = [...anomalies.values()].filter((item) => item.kind === "address_sweep").length;
-    title = `${counted(sweeps, "pod claims", "pods claim")} ${counted(count, "address", "addresses")} of others`;
+    const sweeps = [...anomalies.values()].filter((item) => item.kind === "address_sweep");
+    const contested = sweeps.reduce((sum, sweep) => sum + sweep.contested, 0); // as on their cards
+    title = `${counted(sweeps.length, "pod claims", "pods claim")} ${counted(contested, "address", "addresses")} of others`;
     note = worst.guidance.effect;
   } else if (count === 0 && health && !health.ready) {
     [title, note, severity] = ["Starting", "Conflicts are not known until the agent has read the kernel state.", "incomplete"];

@@ -30,7 +30,9 @@ use crate::{
 
 /// A sweep ends when its device has contested fewer addresses than start one for this time.
 const FEW_FOR: Duration = Duration::from_secs(60);
-/// A sweep is updated at most once in this time.
+/// A sweep is found with the first few addresses, and what it contests by then is known this long afterwards.
+const FIRST_UPDATE: Duration = Duration::from_secs(1);
+/// Afterwards it is updated at most once in this time.
 const UPDATE_EVERY: Duration = Duration::from_secs(10);
 /// How many addresses the sentence about a sweep names.
 const NAMED: usize = 4;
@@ -41,8 +43,8 @@ struct OpenSweep {
     id: AnomalyId,
     /// Since when it has contested too few addresses to start one.
     few_since: Option<Timestamp>,
-    /// When its last event was.
-    reported_at: Timestamp,
+    /// When it may be updated next.
+    update_from: Timestamp,
     /// The most addresses it contested.
     most: usize,
     /// What it contests changed, and its anomaly has not been updated.
@@ -94,8 +96,7 @@ impl Sweeps {
     pub(crate) fn pod_known(&mut self, device: DeviceKey) {
         if let Some(sweep) = self.open.get_mut(&device) {
             sweep.is_unreported = true;
-            self.checks
-                .schedule(device, sweep.reported_at + UPDATE_EVERY);
+            self.checks.schedule(device, sweep.update_from);
         }
     }
 
@@ -127,8 +128,8 @@ impl Sweeps {
             return;
         };
         let end = sweep.few_since.map(|since| since + FEW_FOR);
-        let update = sweep.reported_at + UPDATE_EVERY;
-        let due = end.into_iter().chain(sweep.is_unreported.then_some(update));
+        let update = sweep.is_unreported.then_some(sweep.update_from);
+        let due = end.into_iter().chain(update);
         if let Some(due) = due.min() {
             self.checks.schedule(device, due);
         }
@@ -164,7 +165,7 @@ impl Anomalies {
         let Some(anomaly) = self.open.get(&key) else {
             return false;
         };
-        let sweep = OpenSweep::new(key, anomaly.id, step.now, count);
+        let sweep = OpenSweep::new(key, anomaly.id, step.now + FIRST_UPDATE, count);
         self.sweeps.insert(device, sweep);
         true
     }
@@ -182,7 +183,7 @@ impl Anomalies {
             ..AnomalyKey::of(AnomalyKind::AddressSweep, anomaly.address)
         };
         let most = anomaly.contested.as_ref().map_or(0, |c| c.count);
-        let sweep = OpenSweep::new(key, anomaly.id, now, most);
+        let sweep = OpenSweep::new(key, anomaly.id, now + UPDATE_EVERY, most);
         self.sweeps.insert(device, sweep);
         self.insert_open(key, anomaly);
     }
@@ -257,9 +258,9 @@ impl Anomalies {
             // One that contests nothing is about to end, as what it was.
             sweep.is_unreported |= contested.count > 0 && describe(anomaly, name, contested);
         }
-        if sweep.is_unreported && step.now.since(sweep.reported_at) >= UPDATE_EVERY {
+        if sweep.is_unreported && step.now >= sweep.update_from {
             sweep.is_unreported = false;
-            sweep.reported_at = step.now;
+            sweep.update_from = step.now + UPDATE_EVERY;
             anomaly.decided_at = step.now;
             step.report_anomaly(AnomalyEffect::Updated(Box::new(anomaly.clone())));
         }
@@ -267,12 +268,12 @@ impl Anomalies {
 }
 
 impl OpenSweep {
-    fn new(key: AnomalyKey, id: AnomalyId, now: Timestamp, most: usize) -> Self {
+    fn new(key: AnomalyKey, id: AnomalyId, update_from: Timestamp, most: usize) -> Self {
         Self {
             key,
             id,
             few_since: None,
-            reported_at: now,
+            update_from,
             most,
             is_stale: true,
             is_unreported: false,

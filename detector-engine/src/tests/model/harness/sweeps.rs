@@ -5,8 +5,9 @@ use super::*;
 /// A sweep starts here with the second contested address: a sequence has few addresses.
 pub(super) const SWEEP_FROM: usize = 2;
 
-/// A sweep is updated once in this time, and ends once its device has contested few addresses for that time
-/// (`docs/detection-rules.md`, section 14.5).
+/// How long after its raise a sweep is updated first, and after that at most once in which time; and for how long its device has
+/// contested few addresses when it ends (`docs/detection-rules.md`, section 14.5).
+const FIRST_UPDATE: Duration = Duration::from_secs(1);
 const UPDATE_EVERY: Duration = Duration::from_secs(10);
 const FEW_FOR: Duration = Duration::from_secs(60);
 
@@ -16,7 +17,7 @@ type DeviceKey = (IfIndex, u64);
 /// The sweeps as their events show them.
 #[derive(Default)]
 pub(super) struct ReportedSweeps {
-    /// When the last event of each was.
+    /// When the next event of each may be.
     open: HashMap<AnomalyId, Timestamp>,
     closed: HashSet<AnomalyId>,
     /// Since when each device has contested too few addresses to start a sweep.
@@ -33,11 +34,12 @@ impl ReportedSweeps {
         match effect {
             AnomalyEffect::Raised(a) if a.kind == AnomalyKind::AddressSweep => {
                 prop_assert!(!self.closed.contains(&a.id), "raised again");
-                prop_assert!(self.open.insert(a.id, now).is_none(), "raised twice");
+                let known = self.open.insert(a.id, now + FIRST_UPDATE);
+                prop_assert!(known.is_none(), "raised twice");
             }
             AnomalyEffect::Updated(a) if a.kind == AnomalyKind::AddressSweep => {
-                let before = self.open.insert(a.id, now);
-                prop_assert!(before.is_some_and(|before| now.since(before) >= UPDATE_EVERY));
+                let from = self.open.insert(a.id, now + UPDATE_EVERY);
+                prop_assert!(from.is_some_and(|from| now >= from), "updated too early");
             }
             AnomalyEffect::Resolved(a) if a.kind == AnomalyKind::AddressSweep => {
                 prop_assert!(self.open.remove(&a.id).is_some(), "resolved unraised");
