@@ -1,6 +1,6 @@
 //! A conflict or an anomaly as one row of a table, used by `watch` and `kubectl ipconflict`.
 
-use std::{cmp::Reverse, net::IpAddr};
+use std::{cmp::Reverse, collections::HashMap, net::IpAddr};
 
 use detector_engine::AnomalyKind;
 
@@ -214,6 +214,35 @@ pub fn groups<'a>(items: impl IntoIterator<Item = &'a Item>) -> Vec<Vec<&'a Item
     groups
 }
 
+/// Groups of one item beyond this many of one kind have nothing in common but it. `page/groups.js` has the same bound.
+const MAX_UNRELATED: usize = 20;
+
+/// As [`groups`], and many items of one kind that belong to no other are one group as well, so that all of them fit on a screen.
+#[must_use]
+pub fn few_groups<'a>(items: impl IntoIterator<Item = &'a Item>) -> Vec<Vec<&'a Item>> {
+    let groups = groups(items);
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let single = |group: &[&'a Item]| match group {
+        [one] => Some(one.kind()),
+        _ => None,
+    };
+    for kind in groups.iter().filter_map(|group| single(group)) {
+        *counts.entry(kind).or_default() += 1;
+    }
+    let mut first_of: HashMap<&str, usize> = HashMap::new();
+    let mut few: Vec<Vec<&Item>> = Vec::new();
+    for group in groups {
+        let kind =
+            single(&group).filter(|kind| counts.get(kind).is_some_and(|n| *n > MAX_UNRELATED));
+        let known = kind.map(|kind| *first_of.entry(kind).or_insert(few.len()));
+        match known.and_then(|index| few.get_mut(index)) {
+            Some(unrelated) => unrelated.extend(group),
+            None => few.push(group),
+        }
+    }
+    few
+}
+
 /// The address of a group, with how many others it has: `10.0.0.1 +217`.
 #[must_use]
 pub fn group_address(group: &[&Item]) -> String {
@@ -230,6 +259,9 @@ pub fn group_claimants(group: &[&Item], width: usize) -> String {
     let Some(first) = group.first() else {
         return String::new();
     };
+    if group.iter().any(|item| item.key() != first.key()) {
+        return shorten_end("different pods", width);
+    }
     match first.diagnosis().and_then(DiagnosisData::cause_text) {
         Some(cause) if group.len() > 1 && !first.is_sweep() => shorten_end(&clean(&cause), width),
         _ => claimants(first, width),

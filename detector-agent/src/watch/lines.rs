@@ -44,7 +44,8 @@ fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
 }
 
 /// The active conflicts and open anomalies as last printed. Each one that was printed as active is printed as ended once, even
-/// if its events were missed.
+/// if its events were missed. While a conflict is part of an address sweep, the lines of the sweep stand for its raise and its
+/// updates.
 #[derive(Debug, Default)]
 struct Printed {
     active: BTreeMap<ConflictId, ConflictData>,
@@ -52,11 +53,13 @@ struct Printed {
 }
 
 impl Printed {
-    /// The line of an event; empty if the same state was printed already.
+    /// The line of an event; empty if the same state was printed already, or a sweep stands for it.
     fn apply(&mut self, event: &Event) -> String {
         let conflict = &event.data;
         let is_known = if conflict.is_resolved() {
             self.active.remove(&conflict.conflict_id).is_none()
+        } else if conflict.sweep.is_some() {
+            true
         } else {
             let before = self.active.insert(conflict.conflict_id, conflict.clone());
             before.is_some_and(|before| before.updated_at == conflict.updated_at)
@@ -86,9 +89,13 @@ impl Printed {
     /// The lines for all differences between the printed state and `overview`.
     fn catch_up(&mut self, overview: &Overview) -> String {
         let mut text = String::new();
+        let is_shown = |conflict: &&ConflictData| {
+            conflict.sweep.is_none() || self.active.contains_key(&conflict.conflict_id)
+        };
         let current: BTreeMap<ConflictId, ConflictData> = overview
             .conflicts
             .iter()
+            .filter(is_shown)
             .map(|conflict| (conflict.conflict_id, conflict.clone()))
             .collect();
         for (id, last) in &self.active {
@@ -102,7 +109,7 @@ impl Printed {
                 None => conflict_line(last.updated_at, "gone", last),
             };
         }
-        for conflict in &overview.conflicts {
+        for conflict in overview.conflicts.iter().filter(|c| c.sweep.is_none()) {
             let printed = self.active.get(&conflict.conflict_id);
             if printed.is_none_or(|printed| printed.updated_at != conflict.updated_at) {
                 text += &conflict_line(conflict.updated_at, "active", conflict);
@@ -237,6 +244,34 @@ mod tests {
         // A restarted agent may not know it.
         assert!(printed.apply(&event("raised", &active)).contains("raised"));
         assert!(printed.catch_up(&overview(&[], &[])).contains("gone"));
+    }
+
+    #[test]
+    fn sweep_stands_for_its_victims() {
+        let with_sweep = |id: &str, state, at| ConflictData {
+            conflict_id: serde_json::from_value(json!(id)).unwrap(),
+            sweep: Some(AnomalyId(7)),
+            ..conflict(state, at)
+        };
+        let mut printed = Printed::default();
+        let before = conflict("active", time(1));
+        assert!(printed.apply(&event("raised", &before)).contains("raised"));
+        // The first is known, and becomes a part of the sweep; the second is one from its beginning.
+        let [first, second] = ["1", "2"].map(|id| with_sweep(id, "active", time(2)));
+        assert_eq!(printed.apply(&event("updated", &first)), "");
+        assert_eq!(printed.apply(&event("raised", &second)), "");
+        let both = overview(&[first, second], &[]);
+        assert_eq!(printed.catch_up(&both), "");
+        let [first, second] = ["1", "2"].map(|id| with_sweep(id, "resolved", time(3)));
+        assert_eq!(printed.apply(&event("resolved", &second)), "");
+        assert!(
+            printed
+                .apply(&event("resolved", &first))
+                .contains("resolved")
+        );
+        // One that remains when the sweep is over.
+        let alone = conflict("active", time(4));
+        assert!(printed.apply(&event("updated", &alone)).contains("updated"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use detector_client::Overview;
 use detector_event::{
     SubjectId,
     guidance::Severity,
-    row::{Item, groups},
+    row::{Item, few_groups},
 };
 
 use super::Update;
@@ -190,7 +190,7 @@ impl ViewModel {
         let is_wanted = |item: &&Item| item.matches(&words);
         let open = self.active.iter().chain(&self.anomalies).filter(is_wanted);
         let mut groups: Vec<Vec<&Item>> = match options.is_grouped {
-            true => groups(open),
+            true => few_groups(open),
             false => open.map(|item| vec![item]).collect(),
         };
         match options.sort {

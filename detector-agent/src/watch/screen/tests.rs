@@ -377,3 +377,20 @@ fn empty_table_shows_a_message_and_ignores_keys() {
     }
     assert_shows(&drawn(&mut view), &["No IP address conflict."]);
 }
+
+#[test]
+fn many_unrelated_conflicts_are_one_row() {
+    let conflicts = (1..=200).map(|n: u32| {
+        let (device, pod) = (format!("v{n}"), format!("web-{n}"));
+        let pods = [(&*device, &*pod), ("b", "cart")];
+        conflict_of(&n.to_string(), &format!("10.0.0.{n}"), "active", &pods)
+    });
+    let mut view = view(overview(conflicts.collect(), Vec::new()));
+    let screen = drawn(&mut view);
+    assert_shows(
+        &screen,
+        &["10.0.0.200 +199", "different pods", "1–1 of 1 (all: 200)"],
+    );
+    press(&mut view, KeyCode::Enter);
+    assert_shows(&drawn(&mut view), &["1–10 of 200", "default/web-200"]);
+}
