@@ -30,13 +30,13 @@ impl NewestBy {
         }
     }
 
-    /// For people: completes "the newest claimant, …".
+    /// For people: completes "the newest claimant (…)".
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
-            Self::FirstSight => "by when the agent saw the claims begin",
-            Self::Sandbox => "by when the sandboxes were created",
-            Self::Pod => "by when the pods were created",
+            Self::FirstSight => "its claim began last",
+            Self::Sandbox => "its sandbox was created last",
+            Self::Pod => "it was created last",
         }
     }
 

@@ -234,12 +234,12 @@ impl ConflictSituation<'_> {
             },
             (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, (self.to_recreate)()) {
                 (Some((newest, by)), Some(others)) => format!(
-                    "Keep new pods off the node (kubectl cordon {}), delete {newest}, the newest claimant, {}, and then recreate {others}: the allocation or the route of the address goes with the newest.",
+                    "Keep new pods off the node (kubectl cordon {}), delete {newest}, the newest claimant ({}), and then recreate {others}: the allocation or the route of the address goes with the newest.",
                     self.node,
                     by.text()
                 ),
                 (Some((newest, by)), None) => format!(
-                    "Delete {newest}, the newest claimant, {}; the controller of the pod creates it again with another address.",
+                    "Delete {newest}, the newest claimant ({}); the controller of the pod creates it again with another address.",
                     by.text()
                 ),
                 (None, _) => "Delete the pod that came last: the runbook shows how to find out which one that is.".to_owned(),
@@ -331,12 +331,12 @@ mod tests {
         data.claimants[1].newest = true;
         data.claimants[1].newest_by = Some(NewestBy::FirstSight);
         let guidance = Guidance::of_conflict(&data).unwrap();
-        let start = "Delete default/b (veth-b), the newest claimant, ";
+        let start = "Delete default/b (veth-b), the newest claimant (";
         assert!(guidance.next_step.starts_with(start), "{guidance:?}");
         assert!(guidance.runbook_url.ends_with("#duplicate"));
         data.claimants[1].pod = None;
         let guidance = Guidance::of_conflict(&data).unwrap();
-        let start = "Delete the pod of veth-b, the newest claimant, ";
+        let start = "Delete the pod of veth-b, the newest claimant (";
         assert!(guidance.next_step.starts_with(start), "{guidance:?}");
     }
 

@@ -14,6 +14,10 @@ use super::{
 };
 use crate::WallTime;
 
+/// If the kernel's answer where it would send a packet names no claimant.
+pub const NO_RECEIVER: &str =
+    "the node sends its traffic to none of them: no route or no neighbour entry leads to one";
+
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
@@ -171,7 +175,7 @@ pub fn conflict_table(
     let note = match (conflict.scope, &conflict.traffic_goes_to) {
         (ConflictScope::Fleet, _) => "the claimants are on several nodes",
         (ConflictScope::Node, Some(_)) => "→ receives the node's traffic for the address",
-        (ConflictScope::Node, None) => "no route of this node leads to any of them",
+        (ConflictScope::Node, None) => NO_RECEIVER,
     };
     let _ = writeln!(out, "  {}", colour.paint(Style::Soft, note));
 }

@@ -141,11 +141,14 @@ impl Findings {
         text
     }
 
+    /// In the order of their addresses.
     fn items(&self) -> Vec<Item> {
         let conflicts = self.conflicts.iter().cloned().map(Box::new);
         let anomalies = self.anomalies.iter().cloned().map(Box::new);
         let conflicts = conflicts.map(Item::Conflict);
-        conflicts.chain(anomalies.map(Item::Anomaly)).collect()
+        let mut items: Vec<_> = conflicts.chain(anomalies.map(Item::Anomaly)).collect();
+        items.sort_by_key(Item::subject);
+        items
     }
 
     /// When the findings were read; one look knows no times.
@@ -185,7 +188,7 @@ impl Findings {
         }
         let more: usize = groups.iter().skip(limit).map(Vec::len).sum();
         if more > 0 {
-            let _ = writeln!(text, "and {more} more: check --all");
+            let _ = writeln!(text, "and {more} more findings: check --all");
         }
     }
 
@@ -412,7 +415,10 @@ mod tests {
         };
         let text = findings.text(false, Colour::Off);
         assert!(text.lines().count() < 24, "{text}");
-        assert!(text.contains("\nand 188 more: check --all\n"), "{text}");
+        assert!(
+            text.contains("\nand 188 more findings: check --all\n"),
+            "{text}"
+        );
         let all = findings.text(true, Colour::Off);
         assert_eq!(all.matches("duplicate, certain, critical").count(), 200);
         assert_eq!(

@@ -16,9 +16,9 @@ const CONFIDENCE_HELP = {
   observed: "The claims were seen in frames or in the neighbour table.",
 };
 const NEWEST_BY = {
-  first_sight: "by when the agent saw the claims begin",
-  sandbox: "by when the sandboxes were created",
-  pod: "by when the pods were created",
+  first_sight: "its claim began last",
+  sandbox: "its sandbox was created last",
+  pod: "it was created last",
 };
 const EVIDENCE = { address: "assigned", arp: "ARP sent", ndp: "NDP sent", neighbour: "neighbour entry", source: "packets sent" };
 const LEFT = { device_removed: "device removed", address_removed: "address removed", expired: "claim expired" };
@@ -51,7 +51,7 @@ export function conflictCard(conflict) {
   const id = `address-${conflict.conflict_id}`;
   const notes = [];
   if (conflict.scope === "fleet") notes.push("The claimants are on several nodes.");
-  else if (!conflict.traffic_goes_to) notes.push("No route on this node leads to any claimant.");
+  else if (!conflict.traffic_goes_to) notes.push("The node sends its traffic to none of the claimants: no route or no neighbour entry leads to one.");
   if (conflict.claimants_omitted) notes.push(`${conflict.claimants_omitted} more claimants not listed.`);
   return element("article", { class: "card conflict", "aria-labelledby": id, "data-conflict": conflict.conflict_id },
     element("header", {},

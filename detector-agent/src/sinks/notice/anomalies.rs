@@ -1,8 +1,8 @@
 //! What a message about anomalies of one kind contains.
 
-use detector_engine::AnomalyKind;
+use detector_engine::{AnomalyCause, AnomalyKind};
 use detector_event::{
-    SubjectKind,
+    AnomalyData, SubjectKind,
     guidance::anomaly_effect,
     next_step::anomaly_next_step,
     summary::{anomaly_line, anomaly_subject, anomaly_title, enumeration, resolve_reason},
@@ -27,7 +27,7 @@ impl AnomalyFacts<'_> {
         } else if of.count == 1 {
             (anomaly_effect(data).into_owned(), anomaly_next_step(data))
         } else {
-            (effect(data.kind).to_owned(), next_step(data.kind, of.node))
+            (effect(data).to_owned(), next_step(data, of.node))
         };
         let more = of.count.saturating_sub(group.subjects.len());
         let list = enumeration(group.subjects.clone(), more);
@@ -62,7 +62,7 @@ impl AnomalyFacts<'_> {
             }
             (true, count) => {
                 let lasted = of.lasted();
-                format!("{count} on {} are over after {lasted}", of.place)
+                format!("{count} findings on {} are over after {lasted}", of.place)
             }
         }
     }
@@ -98,9 +98,12 @@ fn finding(kind: AnomalyKind, count: usize, node: &str) -> String {
     }
 }
 
-/// What several anomalies of this kind do to traffic, in one sentence.
-fn effect(kind: AnomalyKind) -> &'static str {
-    match kind {
+/// What several anomalies of the kind of this one do to traffic, in one sentence.
+fn effect(data: &AnomalyData) -> &'static str {
+    match data.kind {
+        AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => {
+            "Where both pods have the address, only one of them receives its traffic."
+        }
         AnomalyKind::IpamDrift => {
             "Traffic is not affected yet; the next pods may get the addresses."
         }
@@ -121,9 +124,12 @@ fn effect(kind: AnomalyKind) -> &'static str {
     }
 }
 
-/// The next step for several anomalies of this kind, in one sentence.
-fn next_step(kind: AnomalyKind, node: &str) -> String {
-    match kind {
+/// The next step for several anomalies of the kind of this one, in one sentence.
+fn next_step(data: &AnomalyData, node: &str) -> String {
+    match data.kind {
+        AnomalyKind::IpamDrift if data.cause == AnomalyCause::OwnedByAnother => {
+            "For addresses in conflict, follow the next step of the conflict. Recreate the other pods, and find out whether they assigned the addresses to themselves.".to_owned()
+        }
         AnomalyKind::IpamDrift => format!(
             "Keep new pods off the node (kubectl cordon {node}), then restore the allocations or recreate the pods."
         ),

@@ -10,7 +10,7 @@ const SUBJECTS: usize = 10;
 /// What a person has to know of anomalies of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AnomalyGroup {
-    /// The oldest one that is active, with which a message about a single one is written.
+    /// The first one, with which a message about a single one is written.
     pub(super) shown: AnomalyData,
     /// What the first ones are about: `10.244.2.10 of default/a (veth1)`.
     pub(super) subjects: Vec<String>,

@@ -171,8 +171,10 @@ impl ConflictGroup {
             *self.receivers.entry(receiver).or_default() += 1;
         }
         let mut listed = members(data);
-        // Those that matter most are listed in any case.
-        listed.sort_by_key(|c| data.traffic_goes_to.as_ref() != Some(&c.device));
+        // The one that matters most is listed in any case.
+        if listed.len() > CLAIMANTS {
+            listed.sort_by_key(|c| data.traffic_goes_to.as_ref() != Some(&c.device));
+        }
         let mut omitted = data.claimants_omitted;
         for claimant in listed {
             let new = GroupClaimant::new(data.scope, claimant);
@@ -196,7 +198,6 @@ impl ConflictGroup {
                 known.is_contester = true;
             }
         }
-        self.claimants.sort_by(|a, b| a.device.cmp(&b.device));
     }
 
     /// A group of these conflicts; `None` without any.

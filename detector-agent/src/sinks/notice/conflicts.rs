@@ -104,7 +104,9 @@ impl ConflictFacts<'_> {
         receivers.sort_by_key(|(_, addresses)| std::cmp::Reverse(**addresses));
         if let [(device, _)] = receivers[..] {
             let Some(receiver) = group.receiver(device) else {
-                return "No route of the node leads to any of them.".to_owned();
+                return format!(
+                    "The node sends its traffic for {them} to none of the claimants: no route or no neighbour entry leads to one."
+                );
             };
             let others = self.claimants(|claimant| claimant.device != *device);
             return match others {

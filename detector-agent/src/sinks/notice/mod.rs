@@ -13,7 +13,7 @@ mod tests;
 
 use std::{cmp::Reverse, time::Duration};
 
-use detector_engine::{AnomalyKind, ConflictKind};
+use detector_engine::{AnomalyCause, AnomalyKind, ConflictKind};
 use detector_event::{
     AnyEvent, Change, SubjectId, SubjectKind, WallTime, clean, guidance::Severity,
 };
@@ -56,10 +56,12 @@ pub(in crate::sinks) struct Notice {
 
 impl Notice {
     /// The notice for a message. Conflicts of one kind with the same claimants are one group, and so are anomalies of one kind;
-    /// several groups have a line each, the most severe first.
+    /// several groups have a line each, the most severe first, then in the order of their addresses.
     pub(in crate::sinks) fn new(message: &Message) -> Self {
         let mut groups: Vec<(GroupKey, Vec<&AnyEvent>)> = Vec::new();
-        for event in &message.events {
+        let mut events: Vec<_> = message.events.iter().collect();
+        events.sort_by_key(|event| event.address());
+        for event in events {
             let key = GroupKey::of(event);
             match groups.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, events)) => events.push(event),
@@ -128,7 +130,11 @@ enum GroupKey {
         /// The claimants' devices.
         devices: Vec<String>,
     },
-    Anomalies(AnomalyKind),
+    Anomalies {
+        kind: AnomalyKind,
+        /// Of drift, which then is about two pods.
+        is_owned_by_another: bool,
+    },
 }
 
 impl GroupKey {
@@ -143,7 +149,10 @@ impl GroupKey {
                     devices,
                 }
             }
-            AnyEvent::Anomaly(event) => Self::Anomalies(event.data.kind),
+            AnyEvent::Anomaly(event) => Self::Anomalies {
+                kind: event.data.kind,
+                is_owned_by_another: event.data.cause == AnomalyCause::OwnedByAnother,
+            },
         }
     }
 }
@@ -193,6 +202,8 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
         list.push(format!("and {omitted} more, see the node's status page"));
     }
     let first = groups.first().map(|(_, notice)| notice);
+    let cause = first.map_or("", |first| &first.cause);
+    let is_common = groups.iter().all(|(_, notice)| notice.cause == cause);
     let step = first.map(|first| first.next_step.as_str());
     let step = step.filter(|step| !step.is_empty());
     Notice {
@@ -204,9 +215,10 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
         title,
         finding,
         effect: String::new(),
-        cause: String::new(),
-        next_step: step.map_or_else(String::new, |step| {
-            format!("Begin with the first one: {step}")
+        cause: if is_common { cause } else { "" }.to_owned(),
+        next_step: step.map_or_else(String::new, |step| match is_common && !cause.is_empty() {
+            true => step.to_owned(),
+            false => format!("Begin with the first one: {step}"),
         }),
         changed: of.changed.clone(),
         list,

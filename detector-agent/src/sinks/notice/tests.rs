@@ -62,7 +62,7 @@ fn finding_traffic_and_next_step_of_one_address() {
     );
     assert_eq!(
         step,
-        "Delete default/b (veth-b), the newest claimant, by when the agent saw the claims begin; the controller of the pod creates it again with another address."
+        "Delete default/b (veth-b), the newest claimant (its claim began last); the controller of the pod creates it again with another address."
     );
 }
 
@@ -247,7 +247,7 @@ fn many_anomalies_of_a_kind_are_counted_and_listed() {
     assert_eq!(
         lines(&resolved),
         [
-            "IPAM drift resolved: 200 on node-1 are over after up to 3m 20s",
+            "IPAM drift resolved: 200 findings on node-1 are over after up to 3m 20s",
             "",
             "",
         ]

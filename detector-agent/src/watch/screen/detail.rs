@@ -44,7 +44,7 @@ fn conflict_lines(
     match (conflict.scope, &conflict.traffic_goes_to) {
         (ConflictScope::Fleet, _) => lines.push(Line::from("the claimants are on several nodes")),
         (ConflictScope::Node, None) => {
-            lines.push(Line::from("no route on this node leads to any claimant"));
+            lines.push(Line::from(text::NO_RECEIVER));
         }
         (ConflictScope::Node, Some(_)) => {}
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{Idle, Lane, Queue, QueueEntry, SendJob, earlier};
 
 /// The most members of one message.
-pub(super) const MEMBERS: usize = 256;
+pub(super) const MEMBERS: usize = 1024;
 
 /// How events become messages to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
