@@ -10,10 +10,12 @@
 )]
 
 mod admission;
+mod agent_alerts;
 mod chart;
 mod crds;
 mod dashboards;
 mod docs;
+mod host_local;
 mod image;
 mod incidents;
 mod inhibition;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{annotations, columns, dashboards, list, queries, values_of};
 use crate::{
     AGENT,
+    host_local::HostLocal,
     rules::rules,
     tools::{documents, read},
 };
@@ -48,13 +49,10 @@ fn start<'n>(node: &'n Node, arguments: &[&str], settings: &str) -> (Agent, Prom
 
 /// A Prometheus with the rules, in seconds instead of minutes, that has scraped the agent.
 pub(crate) fn start_prometheus(node: &Node) -> Prometheus<'_> {
-    let rules = read("deploy/prometheus/rules.yaml");
-    let rules = rules
-        .replace("for: 1m", "for: 1s")
-        .replace("for: 2m", "for: 2s")
-        .replace("interval: 1m", "interval: 1s");
-    let prometheus =
-        Prometheus::start_with(node, &configuration(), &[("rules.yaml", &rules)]).unwrap();
+    let target = "[{targets: ['127.0.0.1:9842'], labels: {cluster: east, node: testkit}}]";
+    let configuration = prometheus_configuration(target, "{}");
+    let rules = [("rules.yaml", &*fast_rules())];
+    let prometheus = Prometheus::start_with(node, &configuration, &rules).unwrap();
     // An increase is seen only from a first sample on.
     prometheus
         .wait("ipconflict_conflicts_raised_total == 0", |series| {
@@ -62,6 +60,15 @@ pub(crate) fn start_prometheus(node: &Node) -> Prometheus<'_> {
         })
         .unwrap();
     prometheus
+}
+
+/// The rules, in seconds instead of minutes.
+pub(crate) fn fast_rules() -> String {
+    read("deploy/prometheus/rules.yaml")
+        .replace("for: 1m", "for: 1s")
+        .replace("for: 2m", "for: 2s")
+        .replace("for: 1h", "for: 1s")
+        .replace("interval: 1m", "interval: 1s")
 }
 
 /// Two pods with [`ADDRESS`].
@@ -102,12 +109,8 @@ fn every_query_returns_data_of_the_chosen_nodes_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     // No address is allocated, so those of the pods are anomalies.
-    let network = json!({"cniVersion": "0.3.1", "name": "net", "plugins": [{"type": "ptp", "ipam":
-        {"type": "host-local", "dataDir": path("data"), "ranges": [[{"subnet": "10.244.2.0/24"}]]}}]});
-    fs::create_dir_all(path("data/net")).unwrap();
-    fs::write(path("data/net/lock"), "").unwrap();
     fs::create_dir(path("net.d")).unwrap();
-    fs::write(path("net.d/10-net.conflist"), network.to_string()).unwrap();
+    let _network = HostLocal::new(&path("net.d"), &["10.244.2.0/24"]);
     // A webhook without a listener, so that its events stay pending.
     let settings = json!({"export-claims": true, "state-dir": path("state"),
         "webhooks": [{"name": "ops", "url": "http://127.0.0.1:9/"}]});
@@ -259,8 +262,8 @@ fn webhook_that_accepts_every_event_is_not_failing() {
     assert_eq!(prometheus.query(expression).unwrap(), []);
 }
 
-/// `deploy/prometheus/scrape.yaml` with one static agent instead of pod discovery.
-fn configuration() -> String {
+/// `deploy/prometheus/scrape.yaml` with static targets instead of pod discovery, and where alerts are sent.
+pub(crate) fn prometheus_configuration(targets: &str, alerting: &str) -> String {
     let text = read("deploy/prometheus/scrape.yaml");
     let mut file = documents(&text).remove(0);
     let job = &mut file["scrape_configs"][0];
@@ -268,11 +271,11 @@ fn configuration() -> String {
     assert_eq!(job["job_name"], "ip-conflict-detector");
     job.remove("kubernetes_sd_configs").unwrap();
     job.remove("relabel_configs").unwrap();
-    let target = "[{targets: ['127.0.0.1:9842'], labels: {cluster: east, node: testkit}}]";
     job.insert(
         "static_configs".into(),
-        serde_yaml_ng::from_str(target).unwrap(),
+        serde_yaml_ng::from_str(targets).unwrap(),
     );
+    file["alerting"] = serde_yaml_ng::from_str(alerting).unwrap();
     file["global"] =
         serde_yaml_ng::from_str("{scrape_interval: 1s, evaluation_interval: 1s}").unwrap();
     serde_yaml_ng::to_string(&file).unwrap()
