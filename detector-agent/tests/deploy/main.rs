@@ -28,6 +28,7 @@ mod rules;
 mod runbooks;
 mod systemd;
 mod tools;
+mod walkthroughs;
 
 /// The agent under test.
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");
