@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
-    os::unix::fs::{DirEntryExt as _, MetadataExt as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -63,8 +63,10 @@ pub(super) fn data_dir(ipam: &Value, plugin: &str) -> PathBuf {
     configured.unwrap_or(default).into()
 }
 
-/// The file's inode, and the allocation it stands for.
-type Reservation = (u64, Allocation);
+/// A file's inode, which another file may have after it was removed, and when it was written, in seconds and nanoseconds.
+type FileVersion = (u64, i64, i64);
+/// The version of the file, and the allocation it stands for.
+type Reservation = (FileVersion, Allocation);
 /// The reservations of one network.
 type Reservations = BTreeMap<IpAddr, Reservation>;
 
@@ -267,9 +269,13 @@ impl HostLocalReader {
             if name == "lock" {
                 has_lock = true;
             } else if let Ok(address) = name.parse::<IpAddr>() {
-                let inode = entry.ino();
+                // One that was removed meanwhile is not reserved any more.
+                let Ok(metadata) = entry.metadata() else {
+                    continue;
+                };
+                let version = (metadata.ino(), metadata.mtime(), metadata.mtime_nsec());
                 let known = self.history.allocated.get(&address);
-                let is_same = |(i, a): &&Reservation| *i == inode && a.owner.is_some();
+                let is_same = |(v, a): &&Reservation| *v == version && a.owner.is_some();
                 let allocation = match known.filter(|known| !thorough && is_same(known)) {
                     Some((_, allocation)) => allocation.clone(),
                     None => Allocation {
@@ -277,7 +283,7 @@ impl HostLocalReader {
                         ..Allocation::default()
                     },
                 };
-                reservations.insert(address, (inode, allocation));
+                reservations.insert(address, (version, allocation));
             } else if !name.starts_with("last_reserved_ip") {
                 foreign_entries += 1;
             }
@@ -326,4 +332,44 @@ pub(super) fn parse_owner(bytes: &[u8]) -> Option<Arc<str>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let id = text.lines().next()?.trim();
     is_container_id(id).then(|| id.into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        reason = "a test that cannot set itself up fails"
+    )]
+
+    use super::*;
+
+    /// Written by hand, for example.
+    #[test]
+    fn reservation_for_another_sandbox_is_read_whatever_its_inode() {
+        let folder = tempfile::tempdir().unwrap();
+        let network = Network {
+            name: "net".to_owned(),
+            ipam: Some(Ipam::HostLocal),
+            ipam_type: "host-local".to_owned(),
+            plugin: "ptp".to_owned(),
+            device_prefix: None,
+            data_dir: Some(folder.path().to_owned()),
+            ranges: Vec::new(),
+            is_first: true,
+        };
+        fs::create_dir(folder.path().join("net")).unwrap();
+        let file = folder.path().join("net/10.244.2.2");
+        let mut reader = HostLocalReader::new(PoolId(1), network);
+        for owner in ["a".repeat(64), "b".repeat(64)] {
+            // Keeps the inode.
+            fs::write(&file, &owner).unwrap();
+            let DirectoryState::Read { reservations, .. } = reader.list(false) else {
+                panic!("not read");
+            };
+            let (_, allocation) = reservations.values().next().unwrap();
+            assert_eq!(allocation.owner.as_deref(), Some(&*owner));
+            reader.history.allocated = reservations;
+        }
+    }
 }
