@@ -84,7 +84,7 @@ impl ChangedField {
             (Self::Evidence, differs(|c| c.evidence)),
             (Self::Pod, remaining.iter().any(has_other_pod)),
             (Self::Newest, before.newest != now.newest),
-            (Self::Rightful, differs(|c| c.rightful)),
+            (Self::Rightful, remaining.iter().any(has_other_rights)),
             (Self::Sweep, before.sweep != now.sweep),
             (
                 Self::Diagnosis,
@@ -100,6 +100,11 @@ impl ChangedField {
 fn has_other_pod((before, now): &(ClaimantDigest, ClaimantDigest)) -> bool {
     let is_less = now.pod_parts < before.pod_parts && now.pod_name == before.pod_name;
     now.pod_parts > 0 && before.pod != now.pod && !is_less
+}
+
+/// Whether records say something else about a claimant. After a restart nothing is known until the sources have answered.
+fn has_other_rights((before, now): &(ClaimantDigest, ClaimantDigest)) -> bool {
+    now.rightful != 0 && before.rightful != now.rightful
 }
 
 impl ConflictData {
@@ -257,8 +262,9 @@ mod tests {
     }
 
     #[test]
-    fn pod_of_which_less_is_known_is_no_change() {
+    fn claimant_of_which_less_is_known_is_no_change() {
         let mut before = samples::event("1", Change::Raised, "c", "10.0.0.1").data;
+        before.claimants[0].rightful = Some(true);
         pod_of(&mut before).uid = Some("uid".to_owned());
         let now = |change: fn(&mut ConflictData)| {
             let mut now = before.clone();
@@ -266,6 +272,7 @@ mod tests {
             ChangedField::between(&before.digest(), &now.digest())
         };
         assert_eq!(now(|c| c.claimants[0].pod = None), []);
+        assert_eq!(now(|c| c.claimants[0].rightful = None), []);
         assert_eq!(now(|c| pod_of(c).uid = None), []);
         let other = now(|c| {
             let pod = pod_of(c);
