@@ -111,6 +111,38 @@ fn every_panel_has_description_unit_and_data_source() {
     }
 }
 
+/// A line in each graph of what must not be there, in the colour of its severity.
+#[test]
+fn graphs_of_findings_have_a_threshold() {
+    let colours = [
+        ("conflicts_active", "red"),
+        ("conflicts_raised_total", "red"),
+        ("kind=\"pod_cidr_overlap\"", "red"),
+        ("anomalies_active", "orange"),
+        ("outbox_pending", "orange"),
+    ];
+    let mut count = 0;
+    for (name, dashboard) in dashboards() {
+        for panel in list(&dashboard["panels"]) {
+            let expression = panel["targets"][0]["expr"].as_str().unwrap();
+            let colour = colours.iter().find(|(part, _)| expression.contains(part));
+            let Some((_, colour)) = colour.filter(|_| panel["type"] == "timeseries") else {
+                continue;
+            };
+            let defaults = &panel["fieldConfig"]["defaults"];
+            let step = &defaults["thresholds"]["steps"][1];
+            assert_eq!(
+                *step,
+                json!({"color": colour, "value": 1}),
+                "{name}: {panel}"
+            );
+            assert_eq!(defaults["custom"]["thresholdsStyle"]["mode"], "dashed");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 8);
+}
+
 /// The expressions of the annotations, each with its place.
 fn annotations() -> Vec<(String, String)> {
     let mut found = Vec::new();
