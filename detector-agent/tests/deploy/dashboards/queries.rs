@@ -66,6 +66,7 @@ pub(crate) fn start_prometheus(node: &Node) -> Prometheus<'_> {
 pub(crate) fn fast_rules() -> String {
     read("deploy/prometheus/rules.yaml")
         .replace("for: 1m", "for: 1s")
+        .replace("for: 30s", "for: 1s")
         .replace("for: 2m", "for: 2s")
         .replace("for: 1h", "for: 1s")
         .replace("interval: 1m", "interval: 1s")
