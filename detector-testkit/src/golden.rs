@@ -22,10 +22,15 @@ pub fn check(file: &Path, text: &str) -> Result<()> {
         return fs::write(file, text).with_context(|| file.display().to_string());
     }
     let found = fs::read_to_string(file).unwrap_or_default();
+    let differs = || {
+        text.lines()
+            .find(|line| !found.lines().any(|known| known == *line))
+    };
     ensure!(
         found == text,
-        "{} is stale; regenerate it by running this test with {UPDATE}=1",
-        file.display()
+        "{} is stale; regenerate it by running this test with {UPDATE}=1. It lacks {:?}",
+        file.display(),
+        differs()
     );
     Ok(())
 }

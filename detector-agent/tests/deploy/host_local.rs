@@ -41,9 +41,11 @@ impl HostLocal {
         fs::write(self.path("lock"), "").unwrap();
     }
 
-    /// Reserves an address for the sandbox with this id.
+    /// Reserves an address for the sandbox with this id, instead of another one if there is one.
     pub(crate) fn reserve(&self, address: IpAddr, id: &str) {
         let file = self.path(&address.to_string());
+        // The plugin writes no file anew.
+        let _ = fs::remove_file(&file);
         fs::write(file, format!("{id}\r\neth0")).unwrap();
     }
 

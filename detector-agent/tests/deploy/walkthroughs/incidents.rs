@@ -3,10 +3,9 @@
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
-    path::PathBuf,
 };
 
-use detector_testkit::{Cni, CniPod, Frame, FrameSender, MacAddress, Pod, PodSpec};
+use detector_testkit::{Cni, Frame, FrameSender, MacAddress, Pod, PodSpec};
 
 use super::{Incident, site::Site};
 use crate::host_local::HostLocal;
@@ -15,9 +14,10 @@ pub(super) const INCIDENTS: [Incident; 10] = [
     Incident {
         name: "duplicate",
         title: "A duplicate",
-        story: "The reservation of a running pod was removed, and a new pod got the address. The reservation is corrected, and the new pod deleted.",
+        story: "The reservation of a running pod was removed, and a new pod got the address. The new pod is deleted, and the reservation written again.",
         names: "default/cart-1",
         run: duplicate,
+        sample: Some(("IPAddressConflict.md", "check")),
     },
     Incident {
         name: "host",
@@ -25,6 +25,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "A pod has the address of its node. The pod is deleted.",
         names: "shop/batch-1",
         run: address_of_the_node,
+        sample: None,
     },
     Incident {
         name: "ipv6",
@@ -32,6 +33,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "In a pod on a bridge, somebody adds the IPv6 address of another pod. The address is removed again.",
         names: "shop/debug-1",
         run: ipv6_by_hand,
+        sample: None,
     },
     Incident {
         name: "sweep",
@@ -39,6 +41,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "A pod answers ARP for the addresses of ten others. The pod is deleted.",
         names: "shop/scanner-1",
         run: sweep,
+        sample: None,
     },
     Incident {
         name: "drift",
@@ -46,6 +49,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The reservation of a running pod is removed. It is written again.",
         names: "default/web-1",
         run: drift,
+        sample: None,
     },
     Incident {
         name: "gateway",
@@ -53,6 +57,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The node does not answer for the gateway of a pod, because proxy ARP is off. The pod is deleted.",
         names: "shop/web-1",
         run: dead_gateway,
+        sample: Some(("PodGatewayUnresolved.md", "explain")),
     },
     Incident {
         name: "route",
@@ -60,6 +65,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The route of a pod's address leads to another pod. It is corrected.",
         names: "shop/web-1",
         run: misdirected_route,
+        sample: Some(("PodRouteAstray.md", "explain")),
     },
     Incident {
         name: "duplicates",
@@ -67,6 +73,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "On a node with 100 dual-stack pods an old state of IPAM is restored, and 100 new pods get the same addresses. The reservations are corrected, and the new pods deleted.",
         names: "200",
         run: two_hundred_duplicates,
+        sample: None,
     },
     Incident {
         name: "drifts",
@@ -74,65 +81,47 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "All reservations of a node with 109 dual-stack pods are removed. They are restored.",
         names: "218",
         run: drifts_of_218,
+        sample: None,
     },
     Incident {
         name: "restart",
         title: "The agent is restarted in the middle",
-        story: "As the first one, and the agent is killed and replaced while the conflict is open.",
-        names: "default/cart-1",
+        story: "Two pods have one address, and the agent is killed and replaced while the conflict is open. The second pod is deleted.",
+        names: "shop/cart-1",
         run: restart_in_a_duplicate,
+        sample: None,
     },
 ];
 
-/// A pod of `host-local` whose address a new pod got as well.
-struct Duplicate {
-    cni: Cni,
-    _first: CniPod,
-    second: CniPod,
-    reservation: (PathBuf, Vec<u8>),
-}
-
-impl Duplicate {
-    fn begin(site: &mut Site<'_>) -> Self {
-        let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
-        site.add_network(&cni);
-        let first = site.add_cni_pod(&cni, "web-1");
-        site.start_agent();
-        let network = cni.data_dir().join("kindnet");
-        let file = network.join(first.address().unwrap().to_string());
-        let reservation = (file.clone(), fs::read(&file).unwrap());
-        fs::remove_file(file).unwrap();
-        fs::remove_file(network.join("last_reserved_ip.0")).unwrap();
-        let second = site.add_cni_pod(&cni, "cart-1");
-        Self {
-            cni,
-            _first: first,
-            second,
-            reservation,
-        }
-    }
-
-    fn end(self, site: &mut Site<'_>) {
-        let (file, text) = self.reservation;
-        fs::write(file, text).unwrap();
-        self.cni.remove_pod(&site.node, self.second).unwrap();
-        site.wait_ended();
-    }
-}
-
 fn duplicate(site: &mut Site<'_>) {
-    let conflict = Duplicate::begin(site);
+    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
+    site.add_network(&cni);
+    let first = site.add_cni_pod(&cni, "web-1");
+    site.start_agent();
+    let network = cni.data_dir().join("kindnet");
+    let file = network.join(first.address().unwrap().to_string());
+    let reservation = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(network.join("last_reserved_ip.0")).unwrap();
+    let second = site.add_cni_pod(&cni, "cart-1");
     site.wait_notified();
-    conflict.end(site);
+    cni.remove_pod(&site.node, second).unwrap();
+    fs::write(&file, reservation).unwrap();
+    site.wait_ended();
 }
 
 fn restart_in_a_duplicate(site: &mut Site<'_>) {
-    let conflict = Duplicate::begin(site);
+    let spec = |device: &str| PodSpec::new(device).address("10.244.2.10/32");
+    let first = site.add_pods(&[("web-1", spec("vethweb1").host_route())]);
+    site.start_agent();
+    let second = site.add_pods(&[("cart-1", spec("vethcart1"))]);
     site.wait_notified();
     site.kill_agent();
     site.start_agent();
     site.wait_notified();
-    conflict.end(site);
+    site.node.delete_pods(second).unwrap();
+    site.wait_ended();
+    drop(first);
 }
 
 fn address_of_the_node(site: &mut Site<'_>) {
@@ -208,11 +197,13 @@ fn drift(site: &mut Site<'_>) {
 }
 
 fn dead_gateway(site: &mut Site<'_>) {
+    site.node.add_bridge("eth0", &["192.0.2.7/24"]).unwrap();
+    site.node.ip("route add default via 192.0.2.1").unwrap();
+    site.node.sysctl("net.ipv4.ip_forward", "1").unwrap();
     let spec = PodSpec::new("vethweb1")
         .address("10.244.2.10/32")
         .host_route();
     let pods = site.add_pods(&[("web-1", spec)]);
-    site.node.sysctl("net.ipv4.ip_forward", "1").unwrap();
     for route in ["169.254.1.1 scope link", "default via 169.254.1.1"] {
         let line = format!("route add {route} dev eth0");
         pods[0].netns().ip(&line).unwrap();
@@ -234,17 +225,17 @@ fn dead_gateway(site: &mut Site<'_>) {
 fn misdirected_route(site: &mut Site<'_>) {
     let spec = |device: &str, address: &str| PodSpec::new(device).address(address).host_route();
     let _pods = site.add_pods(&[
-        ("web-1", spec("vethweb1", "10.244.3.10/32")),
-        ("cart-1", spec("vethcart1", "10.244.3.11/32")),
+        ("web-1", spec("vethweb1", "10.244.2.10/32")),
+        ("cart-1", spec("vethcart1", "10.244.2.11/32")),
     ]);
     site.start_agent();
     let route = |device| {
-        let line = format!("route replace 10.244.3.10/32 dev {device} scope link");
+        let line = format!("route replace 10.244.2.10/32 dev {device} scope link");
         site.node.ip(&line).unwrap();
     };
     route("vethcart1");
     site.wait_notified();
-    let line = "route replace 10.244.3.10/32 dev vethweb1 scope link";
+    let line = "route replace 10.244.2.10/32 dev vethweb1 scope link";
     site.node.ip(line).unwrap();
     site.wait_ended();
 }
@@ -316,10 +307,11 @@ fn two_hundred_duplicates(site: &mut Site<'_>) {
         pods.give(site);
         pods
     });
+    // The agent sees which pods come first.
+    site.start_agent();
     first.reserve(&allocations);
     first.assign();
     first.set_routes(site);
-    site.start_agent();
     second.reserve(&allocations);
     second.assign();
     site.wait_notified();

@@ -139,7 +139,7 @@ fn fixed(word: &str, unit: &str, macs: &mut Vec<String>) -> String {
         "0000-00-00" => "2026-11-21".to_owned(),
         "00:00:00Z" => "09:30:00Z".to_owned(),
         "0s" | "00s" => "20s".to_owned(),
-        "00" if unit == "s" => "20".to_owned(),
+        "0" | "00" if unit == "s" => "20".to_owned(),
         socket if socket.starts_with("unix:/run/") => {
             "unix:/run/ip-conflict-detector/netns-4-4026531840.sock".to_owned()
         }

@@ -1,5 +1,5 @@
 //! What people receive in an incident by Prometheus and Alertmanager, in a chat and by a pager, recorded from a real run into
-//! docs/walkthroughs.md.
+//! docs/walkthroughs.md, with the output of commands for runbooks.
 //!
 //! Each incident is on a node with an agent of its own, in a cluster of its own; one Prometheus and one Alertmanager follow all of
 //! them, with the rules and the example of `deploy/prometheus` in seconds instead of minutes.
@@ -42,13 +42,17 @@ struct Incident {
     names: &'static str,
     /// Lets it happen, waits until all ways have notified, and ends it.
     run: fn(&mut Site<'_>),
+    /// A runbook, and the command whose output in it is what the agent printed in this incident.
+    sample: Option<(&'static str, &'static str)>,
 }
 
 /// What was recorded of an incident.
 struct Record {
     messages: Vec<(Way, Vec<Message>)>,
-    /// What `check` prints.
+    /// What `check` printed when people were notified.
     check: String,
+    /// What the command of the sample printed then.
+    sample: String,
 }
 
 fn record(incident: &Incident, site: &mut Site<'_>) -> Record {
@@ -56,7 +60,11 @@ fn record(incident: &Incident, site: &mut Site<'_>) -> Record {
     site.wait_ended();
     Record {
         messages: Way::ALL.map(|way| (way, site.messages(way))).into(),
-        check: site.check().to_owned(),
+        check: site.printed("check").to_owned(),
+        sample: match incident.sample {
+            Some((_, command)) => site.printed(command).to_owned(),
+            None => String::new(),
+        },
     }
 }
 
@@ -83,6 +91,17 @@ impl Record {
         let check = self.check.trim_end();
         write!(text, "\n`check` on the node:\n\n```text\n{check}\n```\n").unwrap();
         text
+    }
+
+    /// Compares the output of a command in a runbook.
+    fn assert_sample_is_current(&self, runbook: &str, command: &str) {
+        let file = root().join("docs/runbooks").join(runbook);
+        let page = read(&file);
+        let command = format!(" -- /usr/local/bin/detector-agent {command}\n");
+        let (head, rest) = page.split_once(&command).unwrap();
+        let (_, tail) = rest.split_once("\n```\n").unwrap();
+        let output = self.sample.trim_end();
+        assert_current(&file, &format!("{head}{command}{output}\n```\n{tail}"));
     }
 }
 
@@ -113,5 +132,8 @@ fn walkthroughs_have_what_people_receive() {
     assert_current(&file, &format!("{head}{begin}{text}{end}{tail}"));
     for (incident, record) in INCIDENTS.iter().zip(&records) {
         record.assert_short_and_complete(incident);
+        if let Some((runbook, command)) = incident.sample {
+            record.assert_sample_is_current(runbook, command);
+        }
     }
 }

@@ -82,7 +82,7 @@ impl<'n> Monitoring<'n> {
         );
         let configuration = prometheus_configuration(&format!("[{targets}]"), &alerting);
         // The agent knows the cause before the alert fires, as with a minute.
-        let rules = fast_rules().replace("for: 1s", "for: 4s");
+        let rules = fast_rules().replace(" for: 1s", " for: 4s");
         let rules = [("rules.yaml", &*rules)];
         Self {
             _prometheus: Prometheus::start_with(netns, &configuration, &rules).unwrap(),

@@ -17,6 +17,8 @@ use tempfile::TempDir;
 use super::messages::{Message, Way, normalised};
 use crate::{AGENT, host_local::HostLocal};
 
+/// What is entered on the node.
+const COMMANDS: [&str; 2] = ["check", "explain"];
 /// The data directory of `host-local` on a node.
 const NETWORKS: &str = "/var/lib/cni/networks";
 
@@ -33,7 +35,8 @@ pub(super) struct Site<'m> {
     proxy: Proxy,
     /// What differs from run to run, and what stands for it.
     replacements: Vec<(String, String)>,
-    check: String,
+    /// What the commands of [`COMMANDS`] printed when people were notified.
+    printed: [String; COMMANDS.len()],
 }
 
 impl<'m> Site<'m> {
@@ -63,7 +66,7 @@ impl<'m> Site<'m> {
             folder,
             agent: None,
             alerts,
-            check: String::new(),
+            printed: Default::default(),
         })
     }
 
@@ -172,9 +175,18 @@ impl<'m> Site<'m> {
             Ok(())
         })
         .unwrap();
-        let check = AgentCommand::new(AGENT, ["check"]);
-        let outcome = check.run_to_end(&self.node, DEADLINE).unwrap();
-        self.check = normalised(&outcome.stdout, &self.replacements);
+        self.printed = COMMANDS.map(|command| self.print(command));
+    }
+
+    /// What a command prints once the agent knows every pod, also after a restart.
+    fn print(&self, command: &str) -> String {
+        until(DEADLINE, "every pod to have its name", || {
+            let command = AgentCommand::new(AGENT, [command]);
+            let text = command.run_to_end(&self.node, DEADLINE)?.stdout;
+            ensure!(!text.contains("another pod: the sandbox"), "{text}");
+            Ok(normalised(&text, &self.replacements))
+        })
+        .unwrap()
     }
 
     /// Waits until the last message of every way is about the end.
@@ -213,8 +225,9 @@ impl<'m> Site<'m> {
         messages.collect()
     }
 
-    /// What `check` printed when people were notified.
-    pub(super) fn check(&self) -> &str {
-        &self.check
+    /// What a command printed when people were notified.
+    pub(super) fn printed(&self, command: &str) -> &str {
+        let position = COMMANDS.iter().position(|known| *known == command);
+        &self.printed[position.unwrap()]
     }
 }
