@@ -25,6 +25,7 @@ use super::{
     results,
     routing::{Routing, RoutingFacts},
     sandboxes::Sandboxes,
+    stored_history::StoredHistory,
     versions::Versions,
 };
 use crate::{
@@ -98,6 +99,7 @@ pub(crate) struct Collector {
     results: Option<PathBuf>,
     plugins: Arc<PluginPods>,
     requests: Requests,
+    history: StoredHistory,
     versions: Versions,
     nodes: OtherNodes,
 }
@@ -118,14 +120,16 @@ impl Collector {
             pools: PoolReader::new(ipam, &watched),
             results: settings.cni_cache_dir.path().map(Path::to_owned),
             plugins: watched.plugins,
+            history: StoredHistory::new(watched.pools),
             versions: Versions::default(),
             nodes: OtherNodes::default(),
             requests: Requests::new(kube)?,
         })
     }
 
-    /// Continues in `store` what is known of the datastore from before the agent's start.
+    /// Continues in `store` what is known of the datastore and of pools from before the agent's start.
     pub(crate) fn stored(mut self, store: Option<Arc<Store>>) -> Self {
+        self.history = self.history.stored(store.clone());
         self.versions = Versions::stored(store);
         self
     }
@@ -139,15 +143,25 @@ impl Collector {
 
     /// When [`Self::look`] is to be called next.
     pub(super) fn next_look(&self) -> Instant {
-        self.versions.due()
+        let due = self.versions.due();
+        self.history.due().map_or(due, |other| other.min(due))
     }
 
-    /// Reads what has to be known from before a finding.
+    /// Reads what has to be known from before a finding, and stores what has to outlive the agent.
     pub(super) fn look(&mut self) {
+        self.history.keep();
+        if self.versions.due() > Instant::now() {
+            return;
+        }
         match self.pools.is_any_in_datastore() {
             true => self.versions.refresh(Instant::now(), &mut self.requests),
             false => self.versions.skip(),
         }
+    }
+
+    /// Stores what has to outlive the agent.
+    pub(super) fn close(&mut self) {
+        self.history.write();
     }
 
     /// The facts at `due` or later; `None` if findings of this kind are not explained.

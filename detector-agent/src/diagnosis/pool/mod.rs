@@ -60,7 +60,7 @@ impl PoolReader {
             settings: settings.clone(),
             watched: watched.clone(),
             known: None,
-            blocks: Blocks::new(Arc::clone(&watched.blocks)),
+            blocks: Blocks::new(Arc::clone(&watched.blocks), Arc::clone(&watched.pools)),
             ipamd: Ipamd::default(),
         }
     }
