@@ -78,6 +78,8 @@ struct Subject<'e> {
 const MOVES: &str = "moves of the address by announcements";
 /// Why a fact is not collected.
 const NOT_NEEDED: &str = "no cause of this finding depends on it";
+/// The same for routes and sysctls in a VLAN.
+const ROUTES_IN_VLAN: &str = "it is not known which device of the node is in the VLAN";
 /// The same for records: what a pod announces in a VLAN may be on a VLAN interface inside it, which no network plugin knows.
 const IN_VLAN: &str = "it is not known which network of the pods is in the VLAN";
 
@@ -208,7 +210,7 @@ impl Collector {
             records,
             newest: newest(data),
             routing: match data.vlan {
-                Some(_) => Err("the node does not route the VLAN".to_owned()),
+                Some(_) => Err(ROUTES_IN_VLAN.to_owned()),
                 None => Routing::around(device.map(|claimant| claimant.ifindex)),
             },
             nodes,
@@ -240,9 +242,14 @@ impl Collector {
         }
         let device = data.device.as_deref()?;
         let pod = self.pod_on(data.ifindex, data.pod.as_ref());
-        let mut routing = Routing::around(data.ifindex);
+        let mut routing = match data.vlan {
+            Some(_) => Err(ROUTES_IN_VLAN.to_owned()),
+            None => Routing::around(data.ifindex),
+        };
         let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);
         let address = match gateway {
+            // The address of the pod in the VLAN is not known.
+            Some(gateway) if data.vlan.is_some() => gateway,
             Some(gateway) => address_of(pod.as_deref(), &mut routing, gateway.is_ipv4())?,
             None => data.address,
         };
