@@ -15,6 +15,7 @@ mod leftovers;
 mod ranges;
 mod recording;
 mod remote_ipam;
+mod shared_pool;
 mod sources;
 
 /// The agent under test.
