@@ -12,6 +12,7 @@ mod history;
 mod incidents;
 mod kube;
 mod leftovers;
+mod pod_cidr;
 mod ranges;
 mod recording;
 mod remote_ipam;
