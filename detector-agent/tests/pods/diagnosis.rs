@@ -117,6 +117,13 @@ fn wiped_state_is_one_cause_for_all_pods() {
         let timeline = conflict.timeline.iter();
         assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
     }
+    let explain = containerd.agent_command(AGENT, ["explain"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.lines().count() < 24, "{text}");
+    assert!(text.contains("\n  evidence:\n"), "{text}");
+    let explain = containerd.agent_command(AGENT, ["explain", "10.244.2.3"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.contains("\n  timeline:\n"), "{text}");
     let browser = Browser::start(&node, 9842).unwrap();
     browser.emulate_screen(1280, 900, false).unwrap();
     browser.open("http://127.0.0.1:9842/").unwrap();
