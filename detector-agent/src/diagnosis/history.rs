@@ -251,10 +251,11 @@ impl Seen {
             }
             let is_watched = is_of_last_read && now <= allocation.at + WATCHED;
             let owners_now = all.get(&address).map(|now| now.owners.clone());
-            // An owner that is not named is the same as long as there is one.
+            // Only removals from pools with parts are compared by their owners. One that is not named is the same as long as there is one.
+            let is_any = |owner: &Option<Arc<str>>| pool.parts.is_none() || owner.is_none();
             let is_there = |owner: &Option<Arc<str>>| {
                 let mut now = owners_now.iter();
-                now.any(|now| owner.is_none() || now.contains(owner))
+                now.any(|now| is_any(owner) || now.contains(owner))
             };
             let [first, second] = allocation.owners;
             for owner in [Some(first), second.map(Some)].into_iter().flatten() {
