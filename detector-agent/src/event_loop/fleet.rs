@@ -229,6 +229,12 @@ impl Core {
         match report.conflict.address {
             Subject::Address(address) => {
                 let outputs = &mut self.outputs;
+                if !report.is_resolved {
+                    for request in self.engine.view().pool_requests(address) {
+                        // Fails only while the agent stops.
+                        let _ = outputs.pool_reads.send(request);
+                    }
+                }
                 self.fleet
                     .apply_conflict(report, address, &mut outputs.reporter, &outputs.metrics);
             }

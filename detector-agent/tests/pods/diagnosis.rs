@@ -20,8 +20,14 @@ pub(super) fn agent(containerd: &Containerd) -> AgentCommand {
 
 /// With this container runtime.
 pub(super) fn agent_with(containerd: &Containerd, cri: &str) -> AgentCommand {
+    agent_on("testkit", containerd, cri)
+}
+
+/// On a node of this name.
+pub(super) fn agent_on(node: &str, containerd: &Containerd, cri: &str) -> AgentCommand {
+    let args = RUN_ARGS.map(|arg| if arg == "testkit" { node } else { arg });
     containerd
-        .agent_command(AGENT, RUN_ARGS)
+        .agent_command(AGENT, args)
         .arg("--ipam")
         .arg("auto")
         .arg("--cni-cache-dir")
