@@ -30,6 +30,8 @@ pub(super) struct Server {
     pub(super) log: Vec<Event>,
     /// Its schema has no `rightful`, which it drops.
     pub(super) knows_no_rights: bool,
+    /// Its schema has no `cause`.
+    pub(super) knows_no_causes: bool,
 }
 
 impl Server {
@@ -220,6 +222,7 @@ impl Server {
         if self.knows_no_rights {
             spec.claimants.iter_mut().for_each(|c| c.rightful = None);
         }
+        spec.cause.take_if(|_| self.knows_no_causes);
         if let Some(unchanged) = self.conflicts.get(&name).filter(|have| have.spec == spec) {
             return Outcome::Conflict(unchanged.clone());
         }
