@@ -29,10 +29,12 @@ const MAX_ALLOCATIONS: usize = 65_536;
 /// After this time, an allocation that was not seen again is forgotten.
 const MAX_AGE: Duration = Duration::from_hours(24);
 
-/// By place and address: the owners, and when it was last seen in nanoseconds since the epoch.
-const ALLOCATIONS: TableDefinition<'_, (&str, &str), (Option<&str>, Option<&str>, u64)> =
+/// The owners, and when it was last seen in nanoseconds since the epoch.
+type Allocated = (Option<&'static str>, Option<&'static str>, u64);
+/// By place and address.
+const ALLOCATIONS: TableDefinition<'_, (&str, &str), Allocated> =
     TableDefinition::new("state.pool-allocations");
-/// Oldest first: place, address (none of the directory), owner, when it was last seen, and when it went.
+/// Place, address (none of the directory), owner, when it was last seen, and when it went.
 type Removed = (
     &'static str,
     Option<&'static str>,
@@ -40,6 +42,7 @@ type Removed = (
     u64,
     Option<u64>,
 );
+/// Oldest first.
 const REMOVALS: TableDefinition<'_, u64, Removed> = TableDefinition::new("state.pool-removals");
 
 /// Keeps a history in a store, if there is one.

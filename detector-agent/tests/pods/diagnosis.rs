@@ -4,8 +4,9 @@ use std::{fs, path::PathBuf, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, browser::Browser,
-    containerd::Sandbox, event::Conflict, http::TestClient, until, wait_reachable,
+    Agent, AgentCommand, Containerd, DEADLINE, KubeApi, Node, RUN_ARGS, ReceivedEvent,
+    browser::Browser, containerd::Sandbox, event::Conflict, http::TestClient, kube_api, until,
+    wait_reachable,
 };
 use serde_json::{Value, json};
 
@@ -117,6 +118,13 @@ fn wiped_state_is_one_cause_for_all_pods() {
         let timeline = conflict.timeline.iter();
         assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
     }
+    let explain = containerd.agent_command(AGENT, ["explain"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.lines().count() < 24, "{text}");
+    assert!(text.contains("\n  evidence:\n"), "{text}");
+    let explain = containerd.agent_command(AGENT, ["explain", "10.244.2.3"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.contains("\n  timeline:\n"), "{text}");
     let browser = Browser::start(&node, 9842).unwrap();
     browser.emulate_screen(1280, 900, false).unwrap();
     browser.open("http://127.0.0.1:9842/").unwrap();
@@ -252,6 +260,42 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     in_squatter("del");
     wait_nothing_open(&node);
     wait_reachable(&node, "10.244.2.2".parse().unwrap(), DEADLINE).unwrap();
+}
+
+/// An election that is not stable moves a virtual IP, which is allowed; then it is stable.
+#[test]
+fn address_that_flaps_between_its_holders_is_shared_on_purpose() {
+    let node = Node::new("vipcause").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let names = ["keepalived-a", "keepalived-b"];
+    let pods = run(&mut containerd, &names);
+    let api = KubeApi::start(node.netns()).unwrap();
+    for (name, address) in names.into_iter().zip(["10.244.2.2", "10.244.2.3"]) {
+        api.apply(kube_api::pod("testkit", "default", name, &[address]));
+    }
+    let command = agent(&containerd)
+        .args(["--kube=on", "--pod-labels=app", "--flap-window=15s"])
+        .args(["--allow", "10.244.2.100/32"])
+        .env("KUBECONFIG", api.kubeconfig());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    for (holder, other) in [(0, 1), (1, 0)].into_iter().cycle().take(7) {
+        ip_in_pod(
+            &containerd,
+            &pods[holder],
+            "address add 10.244.2.100/32 dev eth0",
+        );
+        ip_in_pod(
+            &containerd,
+            &pods[other],
+            "address flush to 10.244.2.100/32 dev eth0",
+        );
+    }
+    let diagnosis = explained(&agent, 1).remove(0).diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "shared_on_purpose", "{diagnosis:#}");
+    assert_eq!(diagnosis["confidence"], "likely", "{diagnosis:#}");
+    let repair = diagnosis["repair"].as_str().unwrap();
+    assert!(repair.contains("Check the election"), "{repair}");
+    wait_nothing_open(&node);
 }
 
 /// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces still exist.
