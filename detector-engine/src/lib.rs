@@ -36,6 +36,7 @@ mod model;
 mod names;
 mod rules;
 mod small_set;
+mod sorted_map;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,20 @@ impl<T: Ord + Copy> SmallSet<T> {
     }
 }
 
+impl<T: Ord> Extend<T> for SmallSet<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        for item in items {
+            self.insert(item);
+        }
+    }
+}
+
+impl<'a, T: Ord + Copy + 'a> Extend<&'a T> for SmallSet<T> {
+    fn extend<I: IntoIterator<Item = &'a T>>(&mut self, items: I) {
+        self.extend(items.into_iter().copied());
+    }
+}
+
 /// Adds to a list that nearly always has one element, without room for more until there are more.
 pub(super) fn push_compact<T>(list: &mut Vec<T>, item: T) {
     if list.is_empty() {
