@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
+    net::IpAddr,
 };
 
 use detector_client::{Client, Timelines};
@@ -37,7 +38,10 @@ fn explain_and_print(args: &ExplainArgs) -> Result<u8, CheckError> {
         CheckFormat::Json => {
             serde_json::to_string_pretty(&findings.json()).map_err(io::Error::from)? + "\n"
         }
-        CheckFormat::Text | CheckFormat::Wide => text(&findings, Colour::for_output(&io::stdout())),
+        CheckFormat::Text | CheckFormat::Wide => {
+            let colour = Colour::for_output(&io::stdout());
+            text(&findings, args.address, colour)
+        }
     };
     check::print(&output)?;
     Ok(match (&findings.conflicts[..], findings.incomplete()) {
@@ -68,7 +72,7 @@ fn find(args: &ExplainArgs) -> Result<Findings, CheckError> {
     })
 }
 
-fn text(findings: &Findings, colour: Colour) -> String {
+fn text(findings: &Findings, address: Option<IpAddr>, colour: Colour) -> String {
     let (conflicts, anomalies) = (&findings.conflicts, &findings.anomalies);
     let found = [
         (
@@ -93,7 +97,7 @@ fn text(findings: &Findings, colour: Colour) -> String {
     }
     for incident in incidents(conflicts, anomalies) {
         text.push('\n');
-        incident.append_to(&mut text, colour);
+        incident.append_to(&mut text, address, colour);
     }
     text
 }
@@ -120,16 +124,20 @@ mod tests {
 
     #[test]
     fn first_lines_say_how_much_was_found_and_by_whom() {
-        let shown = text(&findings(true, &[]), Colour::Off);
+        let shown = text(&findings(true, &[]), None, Colour::Off);
         let source = "source: the agent on node-1 (/run/agent)\n";
         assert_eq!(
             shown,
             format!("no IP address conflict and no anomaly\n{source}")
         );
-        let shown = text(&findings(true, &["10.0.0.1", "10.0.0.2"]), Colour::Off);
+        let shown = text(
+            &findings(true, &["10.0.0.1", "10.0.0.2"]),
+            None,
+            Colour::Off,
+        );
         let first = format!("2 IP address conflicts\n{source}\nnot explained");
         assert!(shown.starts_with(&first), "{shown}");
-        let shown = text(&findings(false, &[]), Colour::Off);
+        let shown = text(&findings(false, &[]), None, Colour::Off);
         assert!(shown.starts_with("inconclusive: "), "{shown}");
         assert!(shown.contains("\nincomplete: "), "{shown}");
     }

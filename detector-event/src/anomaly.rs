@@ -231,14 +231,13 @@ impl AnomalyData {
     /// Whether agents look for its cause.
     #[must_use]
     pub fn is_diagnosed(&self) -> bool {
-        let is_subject_known = match self.kind {
+        match self.kind {
             AnomalyKind::IpamDrift | AnomalyKind::GatewayUnresolved | AnomalyKind::RouteAstray => {
                 self.device.is_some()
             }
             AnomalyKind::PodCidrOverlap => self.range.is_some(),
             _ => false,
-        };
-        is_subject_known && self.vlan.is_none()
+        }
     }
 
     /// Whether it is about this address, or about one of the devices that have it (`holders`).

@@ -2,7 +2,7 @@
 //!
 //! All texts of a diagnosis may contain names that pods choose: they are shown [cleaned](mod@crate::clean).
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, net::IpAddr};
 
 use detector_engine::AnomalyKind;
 
@@ -95,8 +95,9 @@ impl Incident<'_> {
         conflict.or_else(anomaly).flatten().unwrap_or_default()
     }
 
-    /// Appends the incident to `out` as a block of text.
-    pub fn append_to(&self, out: &mut String, colour: Colour) {
+    /// Appends the incident to `out` as a block of text. That of several addresses has a timeline only if one of them was asked for:
+    /// each address has its own.
+    pub fn append_to(&self, out: &mut String, asked_for: Option<IpAddr>, colour: Colour) {
         // Writing to a string does not fail, here and below.
         match self.diagnosis() {
             Some(diagnosis) => {
@@ -111,7 +112,7 @@ impl Incident<'_> {
                 };
                 let _ = writeln!(out, "  {}", clean(&diagnosis.summary));
                 self.append_findings(out);
-                self.append_details(out, diagnosis);
+                self.append_details(out, diagnosis, asked_for);
             }
             None => {
                 let heading = colour.paint(Style::Alarm, "not explained");
@@ -223,7 +224,12 @@ impl Incident<'_> {
         lines.collect()
     }
 
-    fn append_details(&self, out: &mut String, diagnosis: &DiagnosisData) {
+    fn append_details(
+        &self,
+        out: &mut String,
+        diagnosis: &DiagnosisData,
+        asked_for: Option<IpAddr>,
+    ) {
         let mut affected = self.affected();
         affected.retain(|affected| affected.addresses > 1);
         let most = affected
@@ -245,17 +251,22 @@ impl Incident<'_> {
                 ]
             }),
         );
-        append_rows(
-            out,
-            "timeline",
-            self.timeline().iter().map(|entry| {
-                [
-                    seconds_text(Some(entry.at)),
-                    entry.what.clone(),
-                    entry.source.clone(),
-                ]
-            }),
-        );
+        match self.first_of_several_addresses() {
+            Some(address) if asked_for.is_none() && !self.timeline().is_empty() => {
+                let _ = writeln!(out, "  timeline: explain {address}");
+            }
+            _ => append_rows(
+                out,
+                "timeline",
+                self.timeline().iter().map(|entry| {
+                    [
+                        seconds_text(Some(entry.at)),
+                        entry.what.clone(),
+                        entry.source.clone(),
+                    ]
+                }),
+            ),
+        }
         let _ = match self.guidance().filter(|_| !diagnosis.has_cause()) {
             Some(guidance) => writeln!(out, "  next: {}", clean(&guidance.next_step)),
             None => writeln!(out, "  repair: {}", clean(&diagnosis.repair)),
@@ -269,6 +280,15 @@ impl Incident<'_> {
             let _ = writeln!(out, "  ruled out: {}", names.join(", "));
         }
         append_not_checked(out, diagnosis);
+    }
+
+    /// The address of the first finding; `None` if all are about the same one.
+    fn first_of_several_addresses(&self) -> Option<IpAddr> {
+        let conflicts = self.conflicts.iter().map(|c| c.address);
+        let anomalies = self.anomalies.iter().map(|a| a.address);
+        let mut all = conflicts.chain(anomalies);
+        let first = all.next()?;
+        all.any(|other| other != first).then_some(first)
     }
 
     fn affected(&self) -> Vec<Affected> {
@@ -363,7 +383,7 @@ mod tests {
     fn text(conflicts: &[ConflictData], anomalies: &[AnomalyData]) -> String {
         let mut text = String::new();
         for incident in incidents(conflicts, anomalies) {
-            incident.append_to(&mut text, Colour::Off);
+            incident.append_to(&mut text, None, Colour::Off);
         }
         text
     }
@@ -395,9 +415,20 @@ mod tests {
     #[test]
     fn wipe_of_200_pods_fits_on_one_screen() {
         let address = |n: usize| format!("10.0.0.{n}");
-        let conflicts: Vec<_> = (1..=20)
+        let mut conflicts: Vec<_> = (1..=20)
             .map(|n| conflict(&address(n), Some(wiped(180 + n))))
             .collect();
+        // As many facts as a wipe with a real host-local has.
+        if let Some(first) = &mut conflicts[0].diagnosis {
+            let first = Arc::make_mut(first);
+            first.evidence = vec![first.evidence[0].clone(); 6];
+        }
+        let entry = TimelineEntry {
+            at: samples::time(),
+            what: "sandbox created".to_owned(),
+            source: "cri".to_owned(),
+        };
+        conflicts[0].timeline = Some(vec![entry; 13].into());
         let drifts: Vec<_> = (21..=200)
             .map(|n| AnomalyData {
                 diagnosis: Some(Arc::new(wiped(200))),
@@ -419,6 +450,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(" and 170 more\n"), "{text}");
+        assert!(text.contains("\n  timeline: explain 10.0.0.1\n"), "{text}");
     }
 
     #[test]

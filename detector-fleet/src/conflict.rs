@@ -6,7 +6,8 @@ use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Netwo
 
 use super::{
     Stored, Subject, Version,
-    objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party},
+    contest::Proof,
+    objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party, bound_text},
 };
 
 /// The most claimants that join a conflict. Keeps the object small where every node has an address, such as a virtual IP.
@@ -168,6 +169,7 @@ pub(super) fn sanitized(
         bound_party(&mut claimant.party);
         claimant.unconfirmed_because.iter_mut().for_each(bound);
     }
+    spec.cause.iter_mut().for_each(|cause| cause.bound());
     // Texts of the columns are written from the claimants.
     let (nodes, pods) = columns(&spec.claimants);
     (spec.nodes, spec.pods) = (nodes, pods);
@@ -190,11 +192,7 @@ pub(super) fn bound_party(party: &mut Party) {
 }
 
 fn bound(text: &mut String) {
-    if text.len() > MAX_TEXT {
-        let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or_default());
-        text.shrink_to_fit();
-    }
+    bound_text(text, MAX_TEXT);
 }
 
 /// Whether `name` can be the name of a Node (RFC 1123), and so part of a request.
@@ -222,6 +220,7 @@ pub(super) fn new(address: Subject, conflict_id: ConflictId) -> ConflictSpec {
         resolved_at: None,
         nodes: String::new(),
         pods: String::new(),
+        cause: None,
         claimants: Vec::new(),
     }
 }
@@ -239,6 +238,7 @@ pub(super) fn completed(
     } else {
         spec.state = ConflictState::Suspected;
         spec.raised_at = None;
+        spec.cause = None;
         spec.confidence = Confidence::Observed;
     }
     if spec.claimants.iter().any(is_confirmed) {
@@ -252,6 +252,14 @@ pub(super) fn completed(
         spec.confidence = Confidence::Observed;
     }
     (spec.nodes, spec.pods) = columns(&spec.claimants);
+    spec
+}
+
+/// `spec` with the cause that node `me` knows, if it is the reporter.
+pub(super) fn explained(mut spec: ConflictSpec, me: &str, proof: Option<&Proof>) -> ConflictSpec {
+    let is_reporter = reporter(&spec).is_some_and(|c| c.party.node == me);
+    let proof = proof.filter(|proof| is_reporter && proof.conflict == spec.conflict_id);
+    spec.set_cause(proof.and_then(|proof| proof.cause.as_ref()));
     spec
 }
 

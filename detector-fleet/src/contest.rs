@@ -4,10 +4,10 @@ use detector_engine::{ConflictId, Timestamp};
 
 use super::{
     LocalClaim, Mode, Version,
-    conflict::{MAX_CLAIMANTS, claimant, completed, is_first, new},
+    conflict::{MAX_CLAIMANTS, claimant, completed, explained, is_first, new},
     context::Context,
     nodes::NodeView,
-    objects::{ConflictClaimant, ConflictSpec, Party},
+    objects::{ConflictCause, ConflictClaimant, ConflictSpec, Party},
 };
 
 /// How many times longer the agent of a ready node may be silent: it may be restarted or upgraded, and an address that it has not
@@ -73,6 +73,8 @@ pub(super) struct Proof {
     pub(super) pair: Option<Box<ClaimPair>>,
     /// Why there is no confirmation.
     pub(super) unconfirmed_because: Option<String>,
+    /// Why the conflict came about, once this agent knows it.
+    pub(super) cause: Option<ConflictCause>,
 }
 
 /// The next step of a contest.
@@ -232,6 +234,7 @@ impl Contest {
                 conflict: spec.conflict_id,
                 pair: self.pair.clone(),
                 unconfirmed_because,
+                cause: None,
             }));
         }
     }
@@ -311,7 +314,7 @@ pub(super) fn write_as_contender(
             .get_or_insert_with(|| because.clone());
     }
     spec.claimants = std::iter::once(first).chain(rest).collect();
-    completed(spec, cx.wall)
+    explained(completed(spec, cx.wall), &cx.me.node, proof)
 }
 
 /// Whether the pod of one of these claims may be about to leave the address to the other.

@@ -240,8 +240,8 @@ impl Entry {
         let Some(spec) = self.conflict.spec() else {
             return;
         };
-        let is_proven = self.contest.proof.is_some();
-        let change = holder::write_as_holder(spec, self.conflict.known, local, is_proven, cx);
+        let proof = self.contest.proof.as_deref();
+        let change = holder::write_as_holder(spec, self.conflict.known, local, proof, cx);
         self.plan_change(change, plan, cx);
     }
 

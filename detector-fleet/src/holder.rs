@@ -4,7 +4,8 @@ use detector_engine::LeaveReason;
 
 use super::{
     LocalClaim,
-    conflict::{completed, reporter},
+    conflict::{completed, explained, reporter},
+    contest::Proof,
     context::Context,
     objects::{ConflictClaimant, ConflictSpec, ConflictState},
 };
@@ -22,7 +23,7 @@ pub(super) fn write_as_holder(
     current: &ConflictSpec,
     known: u64,
     local: &LocalClaim,
-    is_proven: bool,
+    proof: Option<&Proof>,
     cx: &Context<'_>,
 ) -> Option<ConflictWrite> {
     if !takes_part(current, cx) {
@@ -38,13 +39,13 @@ pub(super) fn write_as_holder(
     let mut claimants = vec![ConflictClaimant {
         party: local.party.clone(),
         // A contender that became the holder continues to report.
-        active: is_proven,
+        active: proof.is_some(),
         terminating: local.terminating,
         rightful: local.rightful,
         ..ConflictClaimant::default()
     }];
     claimants.append(&mut contenders);
-    change(current, claimants, cx)
+    change(current, claimants, proof, cx)
 }
 
 /// The write of a node that no longer has the address and holds no `IPClaim`.
@@ -67,7 +68,7 @@ pub(super) fn write_as_leaver(
         me.left = me.left.or(Some(LeaveReason::AddressRemoved));
         me.active = false;
         others.insert(0, me);
-        return change(current, others, cx);
+        return change(current, others, None, cx);
     }
     // The holder may have left before.
     let is_holder_first = others
@@ -79,7 +80,7 @@ pub(super) fn write_as_leaver(
     if !is_holder_first {
         others.insert(0, first.clone());
     }
-    change(current, others, cx)
+    change(current, others, None, cx)
 }
 
 /// The write of the last one that takes part beside a holder, and of a holder that is left alone. What was never active is not kept.
@@ -130,12 +131,13 @@ fn others(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Vec<ConflictC
 fn change(
     current: &ConflictSpec,
     claimants: Vec<ConflictClaimant>,
+    proof: Option<&Proof>,
     cx: &Context<'_>,
 ) -> Option<ConflictWrite> {
     let desired = ConflictSpec {
         claimants,
         ..current.clone()
     };
-    let desired = completed(desired, cx.wall);
+    let desired = explained(completed(desired, cx.wall), &cx.me.node, proof);
     (desired != *current).then_some(ConflictWrite::Replace(desired))
 }

@@ -15,7 +15,7 @@ use super::{
     context::Context,
     entry::{Entry, Plan},
     nodes::Nodes,
-    objects::ConflictSpec,
+    objects::{ConflictCause, ConflictSpec},
     queue::Queue,
     report::LastReport,
 };
@@ -83,6 +83,7 @@ impl Protocol {
                     conflict: conflict.conflict_id,
                     pair: None,
                     unconfirmed_because: None,
+                    cause: None,
                 }));
                 let reported = LastReport::restored((**conflict).clone(), &self.me.node);
                 entry.reported = Some(Box::new(reported));
@@ -126,6 +127,24 @@ impl Protocol {
             entry.local = claim;
         }
         self.refresh(subject, now);
+    }
+
+    /// Why a conflict that this agent reports came about. It goes into the object.
+    pub fn set_cause(
+        &mut self,
+        now: Timestamp,
+        subject: Subject,
+        conflict: ConflictId,
+        cause: ConflictCause,
+    ) {
+        let Some(entry) = self.entries.get_mut(&subject) else {
+            return;
+        };
+        let proof = entry.contest.proof.as_mut();
+        if let Some(proof) = proof.filter(|proof| proof.conflict == conflict) {
+            proof.cause = Some(cause);
+            self.refresh(subject, now);
+        }
     }
 
     /// All claims of this node have been set. Until then nothing is deleted that an earlier run registered.

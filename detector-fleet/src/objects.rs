@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac, Network,
 };
-use detector_event::{WallTime, names};
+use detector_event::{DiagnosisData, WallTime, clean, names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -22,8 +22,10 @@ pub const VERSION: &str = "v1alpha1";
 pub const MAX_CLAIMANTS: usize = 64;
 /// The most characters of [`ConflictSpec::nodes`] and of [`ConflictSpec::pods`].
 pub const MAX_COLUMN: usize = 1024;
-/// The most characters of [`ConflictClaimant::unconfirmed_because`].
+/// The most characters of [`ConflictClaimant::unconfirmed_because`] and of [`ConflictCause::summary`].
 pub const MAX_REASON: usize = 512;
+/// The most characters of [`ConflictCause::name`] and of [`ConflictCause::confidence`].
+pub const MAX_CAUSE: usize = 64;
 /// The label of an `IPConflict` with its scope. One without it was written by an agent that knew no labels.
 pub const SCOPE_LABEL: &str = "ipconflict.io/scope";
 /// The prefix of the labels with the nodes of its claimants.
@@ -137,6 +139,9 @@ pub struct ConflictSpec {
     /// The pods of the claimants, for the column; absent if it is empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pods: String,
+    /// Why it came about, as far as the agent that reports it knows. No agent concludes anything from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<ConflictCause>>,
     /// The holder of the `IPClaim` first, then the contenders in the order in which they joined. In a node-local conflict, all claimants.
     pub claimants: Vec<ConflictClaimant>,
 }
@@ -163,6 +168,68 @@ impl ConflictSpec {
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         self.state == ConflictState::Resolved
+    }
+
+    /// Sets the cause, unless it has the same one already, perhaps in other words. A cause that is no longer known stays.
+    pub fn set_cause(&mut self, cause: Option<&ConflictCause>) {
+        if let Some(cause) = cause.filter(|cause| !cause.is_same_as(self.cause.as_deref())) {
+            self.cause = Some(Box::new(cause.clone()));
+        }
+    }
+
+    /// Keeps the cause of an earlier state of the same conflict, and its words, unless another cause is known now.
+    pub fn keep_cause(&mut self, earlier: &Self) {
+        if self.conflict_id == earlier.conflict_id {
+            let now = std::mem::replace(&mut self.cause, earlier.cause.clone());
+            self.set_cause(now.as_deref());
+        }
+    }
+}
+
+/// Why a conflict came about. Texts, because later versions know further causes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConflictCause {
+    /// Its name in events.
+    pub name: String,
+    /// `proven` or `likely`.
+    pub confidence: String,
+    /// In a sentence or two; for people.
+    pub summary: String,
+}
+
+impl ConflictCause {
+    /// The cause that was found, if there is one.
+    #[must_use]
+    pub fn of(diagnosis: &DiagnosisData) -> Option<Self> {
+        let mut cause = Self {
+            name: diagnosis.cause.name().to_owned(),
+            confidence: diagnosis.confidence.name().to_owned(),
+            summary: clean(&diagnosis.summary).into_owned(),
+        };
+        cause.bound();
+        diagnosis.has_cause().then_some(cause)
+    }
+
+    /// Bounds its texts: the schema refuses longer ones, and with them the conflict.
+    pub(super) fn bound(&mut self) {
+        bound_text(&mut self.name, MAX_CAUSE);
+        bound_text(&mut self.confidence, MAX_CAUSE);
+        bound_text(&mut self.summary, MAX_REASON);
+    }
+
+    fn is_same_as(&self, other: Option<&Self>) -> bool {
+        other
+            .is_some_and(|other| (&self.name, &self.confidence) == (&other.name, &other.confidence))
+    }
+}
+
+/// Shortens a text to at most `most` bytes.
+pub(super) fn bound_text(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or_default());
+        text.shrink_to_fit();
     }
 }
 

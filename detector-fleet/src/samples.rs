@@ -8,7 +8,7 @@ use detector_engine::{
 
 use super::{
     Report, Subject,
-    objects::{ConflictClaimant, ConflictSpec, ConflictState, Party},
+    objects::{ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, Party},
 };
 
 /// The claimant on a node: `veth-a` on `node-a`.
@@ -24,6 +24,15 @@ fn claimant(name: &str, is_address: bool) -> ConflictClaimant {
             ..Party::default()
         },
         ..ConflictClaimant::default()
+    }
+}
+
+/// That two nodes have one podCIDR.
+pub fn cause() -> ConflictCause {
+    ConflictCause {
+        name: "pod_cidr_twice".to_owned(),
+        confidence: "proven".to_owned(),
+        summary: "The nodes node-a and node-b have one podCIDR.".to_owned(),
     }
 }
 
@@ -44,6 +53,7 @@ pub fn report(subject: &str) -> Report {
             resolved_at: None,
             nodes: "node-a, node-b".to_owned(),
             pods: String::new(),
+            cause: None,
             claimants: vec![claimant("a", is_address), claimant("b", is_address)],
         },
         is_resolved: false,

@@ -1,6 +1,6 @@
 //! Why the conflicts and anomalies of all nodes are there, node by node.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, net::IpAddr};
 
 use detector_client::Overview;
 use detector_event::{clean, explain::incidents, text::Colour};
@@ -9,15 +9,19 @@ use serde_json::{Value, json};
 use super::{ask::ClusterAnswers, report::Report};
 
 /// What all agents know, with diagnoses and timelines.
-pub(super) struct Explained(ClusterAnswers);
+pub(super) struct Explained {
+    /// All, or only what is about this one.
+    address: Option<IpAddr>,
+    asked: ClusterAnswers,
+}
 
 impl Explained {
-    pub(super) fn new(asked: ClusterAnswers) -> Self {
-        Self(asked)
+    pub(super) fn new(address: Option<IpAddr>, asked: ClusterAnswers) -> Self {
+        Self { address, asked }
     }
 
     fn overviews(&self) -> impl Iterator<Item = &Overview> {
-        let answers = self.0.nodes.iter();
+        let answers = self.asked.nodes.iter();
         let answers = answers.filter_map(|node| node.answer.as_ref().ok());
         answers.map(|answer| &answer.overview)
     }
@@ -29,7 +33,7 @@ impl Explained {
 
 impl Report for Explained {
     fn json(&self) -> Value {
-        let mut document = self.0.json();
+        let mut document = self.asked.json();
         let conflicts: Vec<_> = self
             .overviews()
             .flat_map(|found| &found.conflicts)
@@ -46,8 +50,11 @@ impl Report for Explained {
     fn text(&self, colour: Colour) -> String {
         let anomalies = self.overviews().map(|found| found.anomalies.len()).sum();
         let on = self.overviews().filter(|found| !found.conflicts.is_empty());
-        let mut text = self.0.first_line((self.conflicts(), anomalies), on.count()) + "\n";
-        self.0.append_gaps(&mut text);
+        let mut text = self
+            .asked
+            .first_line((self.conflicts(), anomalies), on.count())
+            + "\n";
+        self.asked.append_gaps(&mut text);
         for found in self.overviews() {
             let incidents = incidents(&found.conflicts, &found.anomalies);
             if incidents.is_empty() {
@@ -56,13 +63,13 @@ impl Report for Explained {
             // Writing to a string does not fail.
             let _ = writeln!(text, "\nnode {}", clean(&found.node));
             for incident in incidents {
-                incident.append_to(&mut text, colour);
+                incident.append_to(&mut text, self.address, colour);
             }
         }
         text
     }
 
     fn exit_code(&self) -> u8 {
-        self.0.exit_code(self.conflicts())
+        self.asked.exit_code(self.conflicts())
     }
 }

@@ -143,7 +143,7 @@ async fn ask(cli: &Cli) -> Result<Box<dyn Report>, PluginError> {
     let asked = ask::ask_all(&client, &agent, &agents, question, args).await;
     Ok(match question {
         Question::Address(address) => Box::new(who_has::WhoHas::new(address, asked)),
-        Question::Why(..) => Box::new(explain::Explained::new(asked)),
+        Question::Why(address, _) => Box::new(explain::Explained::new(address, asked)),
         Question::Ended(..) => Box::new(history::Ended::new(asked)),
         Question::Open => Box::new(conflicts::Conflicts::new(asked)),
     })

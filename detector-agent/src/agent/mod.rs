@@ -52,6 +52,8 @@ use signals::StopSignals;
 
 /// Time to deliver pending events when the agent stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time to store what later diagnoses need.
+const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the agent did not start, or ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
@@ -321,8 +323,10 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     let collector = Collector::new(&args.common.ipam, settings, kube, watched)
         .map_err(AgentError::Start)?
         .stored(diagnosis_store);
-    // Not joined: it only reads, and ends when the event loop has.
+    let (diagnosis, diagnosis_end) = std::sync::mpsc::channel::<()>();
     threads::spawn("diagnosis", move || {
+        // Dropped when the thread ends, even by a panic.
+        let _end = diagnosis;
         let emit = move |id, address, is_news| {
             // Fails only while the agent stops.
             diagnosed.send(LoopMessage::Diagnosed(id, address, is_news));
@@ -355,6 +359,8 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     if let Some(fleet) = fleet {
         fleet.finish();
     }
+    // The event loop has dropped its sink. What is not stored by then is missing after a restart.
+    let _ = diagnosis_end.recv_timeout(DIAGNOSIS_TIMEOUT);
     // The event loop has dropped its handle.
     if let Some(thread) = persistence_thread {
         thread.finish();

@@ -25,6 +25,7 @@ use super::{
     results,
     routing::{Routing, RoutingFacts},
     sandboxes::Sandboxes,
+    stored_history::StoredHistory,
     versions::Versions,
 };
 use crate::{
@@ -77,6 +78,8 @@ struct Subject<'e> {
 const MOVES: &str = "moves of the address by announcements";
 /// Why a fact is not collected.
 const NOT_NEEDED: &str = "no cause of this finding depends on it";
+/// The same for routes and sysctls in a VLAN.
+const ROUTES_IN_VLAN: &str = "it is not known which device of the node is in the VLAN";
 /// The same for records: what a pod announces in a VLAN may be on a VLAN interface inside it, which no network plugin knows.
 const IN_VLAN: &str = "it is not known which network of the pods is in the VLAN";
 
@@ -98,6 +101,7 @@ pub(crate) struct Collector {
     results: Option<PathBuf>,
     plugins: Arc<PluginPods>,
     requests: Requests,
+    history: StoredHistory,
     versions: Versions,
     nodes: OtherNodes,
 }
@@ -118,14 +122,16 @@ impl Collector {
             pools: PoolReader::new(ipam, &watched),
             results: settings.cni_cache_dir.path().map(Path::to_owned),
             plugins: watched.plugins,
+            history: StoredHistory::new(watched.pools),
             versions: Versions::default(),
             nodes: OtherNodes::default(),
             requests: Requests::new(kube)?,
         })
     }
 
-    /// Continues in `store` what is known of the datastore from before the agent's start.
+    /// Continues in `store` what is known of the datastore and of pools from before the agent's start.
     pub(crate) fn stored(mut self, store: Option<Arc<Store>>) -> Self {
+        self.history = self.history.stored(store.clone());
         self.versions = Versions::stored(store);
         self
     }
@@ -139,15 +145,25 @@ impl Collector {
 
     /// When [`Self::look`] is to be called next.
     pub(super) fn next_look(&self) -> Instant {
-        self.versions.due()
+        let due = self.versions.due();
+        self.history.due().map_or(due, |other| other.min(due))
     }
 
-    /// Reads what has to be known from before a finding.
+    /// Reads what has to be known from before a finding, and stores what has to outlive the agent.
     pub(super) fn look(&mut self) {
+        self.history.keep();
+        if self.versions.due() > Instant::now() {
+            return;
+        }
         match self.pools.is_any_in_datastore() {
             true => self.versions.refresh(Instant::now(), &mut self.requests),
             false => self.versions.skip(),
         }
+    }
+
+    /// Stores what has to outlive the agent.
+    pub(super) fn close(&mut self) {
+        self.history.write();
     }
 
     /// The facts at `due` or later; `None` if findings of this kind are not explained.
@@ -194,7 +210,7 @@ impl Collector {
             records,
             newest: newest(data),
             routing: match data.vlan {
-                Some(_) => Err("the node does not route the VLAN".to_owned()),
+                Some(_) => Err(ROUTES_IN_VLAN.to_owned()),
                 None => Routing::around(device.map(|claimant| claimant.ifindex)),
             },
             nodes,
@@ -226,9 +242,14 @@ impl Collector {
         }
         let device = data.device.as_deref()?;
         let pod = self.pod_on(data.ifindex, data.pod.as_ref());
-        let mut routing = Routing::around(data.ifindex);
+        let mut routing = match data.vlan {
+            Some(_) => Err(ROUTES_IN_VLAN.to_owned()),
+            None => Routing::around(data.ifindex),
+        };
         let gateway = (data.kind == AnomalyKind::GatewayUnresolved).then_some(data.address);
         let address = match gateway {
+            // The address of the pod in the VLAN is not known.
+            Some(gateway) if data.vlan.is_some() => gateway,
             Some(gateway) => address_of(pod.as_deref(), &mut routing, gateway.is_ipv4())?,
             None => data.address,
         };

@@ -22,6 +22,7 @@ mod requests;
 mod results;
 mod routing;
 mod sandboxes;
+mod stored_history;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -53,7 +54,10 @@ pub(crate) fn run(
                 collector.look();
                 continue;
             }
-            Next::Closed => return,
+            Next::Closed => {
+                collector.close();
+                return;
+            }
         };
         let id = event.subject_id();
         let Some(facts) = collector.facts((&event).into(), due) else {

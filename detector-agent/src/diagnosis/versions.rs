@@ -26,7 +26,7 @@ use crate::persist::store::Store;
 
 /// Time between two reads without a diagnosis.
 const PERIOD: Duration = Duration::from_mins(10);
-/// The same after one that failed.
+/// The same after one that failed, or was not needed: the first pod of a network may come later.
 const RETRY: Duration = Duration::from_mins(1);
 /// A restored etcd may have been configured to continue from a version that it never reached before (`--bump-revision`, by default by a
 /// thousand million), so that watches notice.
@@ -50,6 +50,8 @@ pub(super) struct Versions {
     /// How it went back.
     restored: Option<ResourceVersions>,
     read_at: Option<Instant>,
+    /// No finding depended on the present one.
+    is_skipped: bool,
     failed: Option<String>,
     store: Option<Arc<Store>>,
     /// Once the store was read.
@@ -67,7 +69,8 @@ impl Versions {
 
     /// When to read the next one.
     pub(super) fn due(&self) -> Instant {
-        let period = if self.failed.is_some() { RETRY } else { PERIOD };
+        let is_missing = self.is_skipped || self.failed.is_some();
+        let period = if is_missing { RETRY } else { PERIOD };
         let due = self.read_at.map(|read_at| read_at + period);
         due.unwrap_or_else(Instant::now)
     }
@@ -75,6 +78,7 @@ impl Versions {
     /// No finding depends on the present one.
     pub(super) fn skip(&mut self) {
         self.read_at = Some(Instant::now());
+        self.is_skipped = true;
     }
 
     /// Reads the present one unless that was done since `due`.
@@ -83,6 +87,7 @@ impl Versions {
             return;
         }
         self.read_at = Some(Instant::now());
+        self.is_skipped = false;
         let version = requests.kube(current);
         self.failed = version.as_ref().err().cloned();
         if let (Ok(version), Some(now)) = (version, unix(WallTime::now())) {

@@ -229,6 +229,12 @@ impl Core {
         match report.conflict.address {
             Subject::Address(address) => {
                 let outputs = &mut self.outputs;
+                if !report.is_resolved {
+                    for request in self.engine.view().pool_requests(address) {
+                        // Fails only while the agent stops.
+                        let _ = outputs.pool_reads.send(request);
+                    }
+                }
                 self.fleet
                     .apply_conflict(report, address, &mut outputs.reporter, &outputs.metrics);
             }
@@ -240,21 +246,29 @@ impl Core {
     pub(super) fn report_fleet_diagnosis(&mut self, id: SubjectId, is_news: bool) -> bool {
         let now = clock::now();
         let reporter = &mut self.outputs.reporter;
-        let conflicts = self.fleet.conflicts.values_mut();
-        let mut conflicts = conflicts.filter(|open| SubjectId::from(open.item.id) == id);
-        if let Some(open) = conflicts.next() {
-            if is_news {
-                open.report_diagnosis(now, reporter);
-            }
-            return true;
-        }
-        let overlaps = self.fleet.overlaps.values_mut();
-        let mut overlaps = overlaps.filter(|open| SubjectId::from(open.item.id) == id);
-        let Some(open) = overlaps.next() else {
-            return false;
-        };
-        if is_news {
-            open.report_diagnosis(now, reporter);
+        let mut conflicts = self.fleet.conflicts.values_mut();
+        let mut overlaps = self.fleet.overlaps.values_mut();
+        let (subject, conflict) =
+            if let Some(open) = conflicts.find(|open| SubjectId::from(open.item.id) == id) {
+                if is_news {
+                    open.report_diagnosis(now, reporter);
+                }
+                (Some(Subject::Address(open.item.address)), open.item.id)
+            } else if let Some(open) = overlaps.find(|open| SubjectId::from(open.item.id) == id) {
+                if is_news {
+                    open.report_diagnosis(now, reporter);
+                }
+                let overlap = open.item.overlap.as_ref();
+                let range = overlap.map(|overlap| Subject::Range(overlap.range));
+                (range, ConflictId(open.item.id.0))
+            } else {
+                return false;
+            };
+        if is_news
+            && let (Some(fleet), Some(subject)) = (&self.outputs.fleet, subject)
+            && let Some(cause) = reporter.cause_of(id)
+        {
+            fleet.publish_cause(subject, conflict, cause);
         }
         true
     }

@@ -4,14 +4,15 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use detector_engine::{
-    CertainClaim, Claimant, ClaimantId, Engine, Ipam, Pool, PoolUpdate, Timestamp,
+    CertainClaim, ClaimantId, ConflictId, Engine, Ipam, Pool, PoolUpdate, Timestamp,
 };
 use detector_event::{Pod, PodAnswer};
+use detector_fleet::{Subject, objects::ConflictCause};
 use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
-use super::Core;
+use super::{Core, Reporter};
 use crate::{
-    fleet::{Candidate, ClaimSelector, ConflictSelector, Inbox},
+    fleet::{Candidate, ClaimSelector, ConflictSelector, Inbox, Known},
     metrics::gauge_value,
     pods::{LookupUpdate, PodDirectory},
     process::clock,
@@ -55,14 +56,28 @@ impl FleetFeed {
         }
     }
 
-    fn update_conflicts(&mut self, engine: &Engine, address: IpAddr, now: Timestamp) {
+    fn update_conflicts(
+        &mut self,
+        engine: &Engine,
+        reporter: &Reporter,
+        address: IpAddr,
+        now: Timestamp,
+    ) {
         let conflicts = engine.view().conflicts_of(address, now);
         let pods = &self.pods;
-        let pod_of = |claimant: &Claimant| known(pods.pod_of(claimant));
-        let updates = (self.conflicts).update(address, &conflicts, pod_of, &clock::moment());
+        let known = Known {
+            pod_of: &|claimant| known(pods.pod_of(claimant)),
+            cause_of: &|conflict| reporter.cause_of(conflict.into()),
+        };
+        let updates = (self.conflicts).update(address, &conflicts, &known, &clock::moment());
         for update in updates {
             self.inbox.send_conflict(update);
         }
+    }
+
+    /// Has the cause of a conflict between nodes written into its object.
+    pub(super) fn publish_cause(&self, subject: Subject, id: ConflictId, cause: ConflictCause) {
+        self.inbox.send_cause(subject, id, cause);
     }
 
     fn candidate(&self, claim: CertainClaim) -> Candidate {
@@ -129,7 +144,7 @@ impl Core {
             let Some(address) = fleet.changed_conflicts.pop_first() else {
                 return;
             };
-            fleet.update_conflicts(&self.engine, address, now);
+            fleet.update_conflicts(&self.engine, &self.outputs.reporter, address, now);
         }
     }
 
@@ -149,7 +164,7 @@ impl Core {
         if is_fed && fleet.claims.complete_if_decided() {
             // Those that were restored have not changed.
             for address in self.engine.view().conflict_addresses() {
-                fleet.update_conflicts(&self.engine, address, now);
+                fleet.update_conflicts(&self.engine, &self.outputs.reporter, address, now);
             }
             fleet.inbox.complete();
         }

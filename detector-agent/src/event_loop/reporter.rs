@@ -17,6 +17,7 @@ use detector_event::{
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
     write_json,
 };
+use detector_fleet::objects::ConflictCause;
 use tracing::{error, info, warn};
 
 use crate::{
@@ -142,6 +143,12 @@ impl Reporter {
     #[must_use]
     pub fn diagnosis_of(&self, id: SubjectId) -> u64 {
         diagnosis_digest(self.maker.diagnosis_of(id).as_deref())
+    }
+
+    /// The cause of a conflict or an anomaly, if it is known.
+    #[must_use]
+    pub fn cause_of(&self, id: SubjectId) -> Option<ConflictCause> {
+        ConflictCause::of(&*self.maker.diagnosis_of(id)?)
     }
 
     /// What a conflict or an anomaly was explained with is not shown any more.

@@ -12,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
-use detector_engine::{Claimant, ClaimantId, Conflict, ConflictScope, IfIndex};
+use detector_engine::{Claimant, ClaimantId, Conflict, ConflictId, ConflictScope, IfIndex};
 use detector_event::{Moment, Pod};
 use detector_fleet::{
     Subject,
-    objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_CLAIMANTS, Party},
+    objects::{ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, MAX_CLAIMANTS, Party},
 };
 
 /// The most conflicts of this node that are published at once.
@@ -37,6 +37,15 @@ pub struct ConflictSelector {
     published: BTreeMap<IpAddr, PublishedConflicts>,
     /// A conflict found no room.
     has_refused: bool,
+}
+
+/// What is known about conflicts beyond what the engine has.
+#[expect(missing_debug_implementations, reason = "functions have none")]
+pub struct Known<'a> {
+    /// The pod of a claimant.
+    pub pod_of: &'a dyn Fn(&Claimant) -> Option<Arc<Pod>>,
+    /// Why a conflict came about.
+    pub cause_of: &'a dyn Fn(ConflictId) -> Option<ConflictCause>,
 }
 
 /// What is published about an address.
@@ -60,7 +69,7 @@ impl ConflictSelector {
         &mut self,
         address: IpAddr,
         conflicts: &[Conflict],
-        pod_of: impl Fn(&Claimant) -> Option<Arc<Pod>>,
+        known: &Known<'_>,
         moment: &Moment,
     ) -> Vec<ConflictUpdate> {
         let previous = self.published.remove(&address).unwrap_or_default();
@@ -72,7 +81,7 @@ impl ConflictSelector {
                 break;
             }
             let name = object_name(conflict);
-            let mut spec = spec(conflict, &pod_of, moment);
+            let mut spec = spec(conflict, known, moment);
             if let Some(previous) = previous.objects.get(&name) {
                 keep(&mut spec, previous);
             }
@@ -125,10 +134,11 @@ impl ConflictSelector {
     }
 }
 
-/// Keeps what a pod can change as often as it likes, and the time, which changes when the clock is set: the object is not written again
-/// for that.
+/// Keeps what a pod can change as often as it likes, the words of the cause, and the time, which changes when the clock is set: the
+/// object is not written again for that.
 fn keep(spec: &mut ConflictSpec, previous: &ConflictSpec) {
     spec.raised_at = previous.raised_at;
+    spec.keep_cause(previous);
     for ConflictClaimant { party, .. } in &mut spec.claimants {
         let mut before = previous.claimants.iter().map(|c| &c.party);
         let before = before.find(|p| (&p.device, p.ifindex) == (&party.device, party.ifindex));
@@ -148,15 +158,11 @@ fn device(claimant: &Claimant) -> Option<(IfIndex, u64)> {
     }
 }
 
-fn spec(
-    conflict: &Conflict,
-    pod_of: &impl Fn(&Claimant) -> Option<Arc<Pod>>,
-    moment: &Moment,
-) -> ConflictSpec {
+fn spec(conflict: &Conflict, known: &Known<'_>, moment: &Moment) -> ConflictSpec {
     let present = conflict.present().take(MAX_CLAIMANTS);
     let mut claimants: Vec<_> = present
         .map(|claimant| ConflictClaimant {
-            party: party(claimant, pod_of(claimant).as_deref()),
+            party: party(claimant, (known.pod_of)(claimant).as_deref()),
             ..ConflictClaimant::default()
         })
         .collect();
@@ -174,6 +180,7 @@ fn spec(
         resolved_at: None,
         nodes: String::new(),
         pods: detector_fleet::columns(&claimants).1,
+        cause: (known.cause_of)(conflict.id).map(Box::new),
         claimants,
     }
 }

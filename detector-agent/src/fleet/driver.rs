@@ -142,6 +142,9 @@ impl Driver {
         for (subject, claim) in received.claims {
             self.protocol.set_local(now, subject, claim);
         }
+        for (subject, (id, cause)) in received.causes {
+            self.protocol.set_cause(now, subject, id, cause);
+        }
         for (name, spec) in received.conflicts {
             let spec = spec.map(|spec| self.signed_conflict(spec));
             self.local_conflicts.set(ConflictUpdate { name, spec });

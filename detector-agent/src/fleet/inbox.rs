@@ -8,7 +8,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use detector_fleet::{LocalClaim, Subject, objects::ConflictSpec};
+use detector_engine::ConflictId;
+use detector_fleet::{
+    LocalClaim, Subject,
+    objects::{ConflictCause, ConflictSpec},
+};
 use tokio::sync::Notify;
 
 use super::ConflictUpdate;
@@ -39,6 +43,8 @@ pub(super) struct Received {
     pub(super) claims: BTreeMap<Subject, Option<LocalClaim>>,
     /// The newest state of each object of a conflict within the node that changed, by name.
     pub(super) conflicts: BTreeMap<String, Option<Box<ConflictSpec>>>,
+    /// The newest cause of each conflict between nodes about which one became known.
+    pub(super) causes: BTreeMap<Subject, (ConflictId, ConflictCause)>,
     /// All claims and conflicts that the node had at the start have been sent, now or before.
     pub(super) is_complete: bool,
     /// No more will come.
@@ -55,6 +61,12 @@ impl Inbox {
     /// Sends the changed state of a conflict within the node.
     pub fn send_conflict(&self, update: ConflictUpdate) {
         self.received().conflicts.insert(update.name, update.spec);
+        self.0.changed.notify_one();
+    }
+
+    /// Sends why a conflict between nodes came about.
+    pub fn send_cause(&self, subject: Subject, id: ConflictId, cause: ConflictCause) {
+        self.received().causes.insert(subject, (id, cause));
         self.0.changed.notify_one();
     }
 
@@ -77,6 +89,7 @@ impl Inbox {
         Received {
             claims: std::mem::take(&mut received.claims),
             conflicts: std::mem::take(&mut received.conflicts),
+            causes: std::mem::take(&mut received.causes),
             ..*received
         }
     }
@@ -134,7 +147,8 @@ mod tests {
         let subject: Subject = "10.0.0.1".parse().unwrap();
         let claim = None;
         let name = String::new();
-        let sends: [&dyn Fn(); 4] = [
+        let cause = detector_fleet::samples::cause();
+        let sends: [&dyn Fn(); 5] = [
             &|| {
                 inbox.send(ClaimUpdate {
                     subject,
@@ -147,6 +161,7 @@ mod tests {
                     spec: None,
                 })
             },
+            &|| inbox.send_cause(subject, ConflictId(7), cause.clone()),
             &|| inbox.complete(),
             &|| inbox.close(),
         ];

@@ -61,6 +61,10 @@ struct Entry {
     server: OnServer,
     /// A request was sent, and is not answered yet.
     is_in_flight: bool,
+    /// What the last replacement had.
+    replaced: Option<Box<ConflictSpec>>,
+    /// The server accepted it without keeping anything of it, because its schema is of an earlier version.
+    is_without_effect: bool,
     /// No request is sent before. Of a resolved one, when it is deleted.
     not_before: Timestamp,
 }
@@ -80,6 +84,8 @@ impl Entry {
             wanted: None,
             server,
             is_in_flight: false,
+            replaced: None,
+            is_without_effect: false,
             not_before: Timestamp(0),
         }
     }
@@ -89,13 +95,33 @@ impl Entry {
         match (&self.wanted, &self.server) {
             (_, OnServer::Unknown) => Some(Request::GetConflict),
             (Some(spec), OnServer::Absent) => Some(Request::CreateConflict((**spec).clone())),
-            (Some(spec), OnServer::Present(stored)) if stored.spec != **spec => Some(
-                Request::ReplaceConflict(stored.version.clone(), (**spec).clone()),
-            ),
+            (Some(spec), OnServer::Present(stored))
+                if stored.spec != **spec && !self.has_no_effect(spec) =>
+            {
+                let version = stored.version.clone();
+                Some(Request::ReplaceConflict(version, (**spec).clone()))
+            }
             (None, OnServer::Present(stored)) if is_complete || stored.spec.is_resolved() => {
                 Some(Request::DeleteConflict(stored.version.clone()))
             }
             _ => None,
+        }
+    }
+
+    /// Whether writing this has changed nothing.
+    fn has_no_effect(&self, spec: &ConflictSpec) -> bool {
+        self.is_without_effect && self.replaced.as_deref() == Some(spec)
+    }
+
+    /// Sets what is to be there. An agent that was restarted does not know the causes yet that the objects have.
+    fn want(&mut self, spec: Option<Box<ConflictSpec>>) {
+        self.wanted = spec;
+        self.keep_cause();
+    }
+
+    fn keep_cause(&mut self) {
+        if let (Some(wanted), OnServer::Present(stored)) = (&mut self.wanted, &self.server) {
+            wanted.keep_cause(&stored.spec);
         }
     }
 
@@ -110,6 +136,7 @@ impl Entry {
             }
         }
         self.server = OnServer::Present(Box::new(stored));
+        self.keep_cause();
     }
 
     /// It has to be read before anything else.
@@ -162,7 +189,7 @@ impl LocalConflicts {
             // What was never there is not kept.
             let may_be_there = entry.server != OnServer::Absent || entry.is_in_flight;
             let is_written = open.is_some() || may_be_there && has_place;
-            entry.wanted = update.spec.filter(|_| is_written);
+            entry.want(update.spec.filter(|_| is_written));
         } else if open.is_some() && self.entries.len() < MAX_FOLLOWED {
             let mut entry = Entry::new(OnServer::Absent);
             entry.wanted = update.spec;
@@ -265,6 +292,9 @@ impl LocalConflicts {
                 return None;
             }
             entry.is_in_flight = true;
+            if let Request::ReplaceConflict(_, spec) = &request {
+                entry.replaced = Some(Box::new(spec.clone()));
+            }
             Some((name.clone(), request))
         });
         if due
@@ -302,6 +332,9 @@ impl LocalConflicts {
         entry.is_in_flight = false;
         match outcome {
             Outcome::Conflict(stored) if is_own(&stored.spec, &self.node) => {
+                // Of what is known to be there, only a replacement is answered with the object.
+                entry.is_without_effect = matches!(&entry.server,
+                    OnServer::Present(before) if before.version == stored.version);
                 entry.present((now, wall), stored);
             }
             // Two conflicts of two nodes have the same name; the other one may be gone by then.

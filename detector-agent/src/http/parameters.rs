@@ -250,7 +250,7 @@ mod tests {
     use detector_event::samples;
 
     use super::*;
-    use crate::http::{api::HISTORY_PARAMETERS, respond::ResponseBody};
+    use crate::http::{listed::HISTORY_PARAMETERS, respond::ResponseBody};
 
     const LIST: Supported = Supported {
         names: &[

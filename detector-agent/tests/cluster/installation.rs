@@ -101,6 +101,11 @@ impl Installation {
         self.rollout();
     }
 
+    /// Replaces the schema of IPConflicts in the chart.
+    pub(crate) fn set_conflict_schema(&self, definition: &str) {
+        fs::write(self.chart.join("files/crds/ipconflicts.yaml"), definition).unwrap();
+    }
+
     /// Waits until the agent runs on every node.
     pub(crate) fn rollout(&self) {
         self.kubectl(&format!(

@@ -25,6 +25,7 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
     assert_eq!(raised["confidence"], "certain");
     it.wait_events(&address, ["web", "checkout"]);
     let object = published(&it, &raised);
+    cause_is_known(&it);
     exec_check_names_the_conflict(&it, &address);
     kubectl_plugin_names_the_conflict(&it, &address);
     page_is_reached_by_port_forward(&it, &address);
@@ -46,6 +47,7 @@ fn installation_reports_names_keeps_and_resolves_a_conflict_and_leaves_nothing()
     assert_eq!(it.image_tag(), version);
     conflict_is_kept(&it, &raised);
     assert_eq!(published(&it, &raised), object, "not created again");
+    cause_is_known(&it);
 
     let last = it.agent_pod();
     it.kubectl("wait --for=condition=Active=true ipconflict --all --timeout=10s");
@@ -113,6 +115,14 @@ fn published(it: &Installation, raised: &Value) -> String {
             .context("no uid")?
             .to_owned())
     })
+}
+
+/// The agent adds the cause to the IPConflict, and keeps it.
+fn cause_is_known(it: &Installation) {
+    it.kubectl("wait --for=condition=CauseKnown ipconflict --all --timeout=30s");
+    let reason = "{.items[0].status.conditions[?(@.type=='CauseKnown')].reason}";
+    let reason = it.kubectl(&format!("get ipconflicts -o jsonpath={reason}"));
+    assert_eq!(reason, "ipam_state_wiped");
 }
 
 /// The agent continues the conflict of the agent before it.

@@ -145,6 +145,7 @@ fn conflict(address: &str, claimants: usize) -> Value {
         resolved_at: None,
         nodes: "worker-1,worker-2".to_owned(),
         pods: "shop/web-1,shop/web-2".to_owned(),
+        cause: Some(detector_fleet::samples::cause().into()),
         claimants: vec![claimant; claimants],
     };
     object("IPConflict", &spec.address.object_name(), &spec)

@@ -29,6 +29,7 @@ const CONFIRMS: &str = "only the holder of a claim confirms";
 const REMOVED: &str =
     "the node of a claimant that is removed exists and has not been started again";
 const RESOLVED: &str = "a conflict is resolved once only the holder of the claim is left";
+const CAUSE: &str = "only an agent that has proven a conflict says why it came about";
 const CONFLICT_OWNERS: &str = "the owners of a conflict are the nodes of its claimants";
 const CONFLICT_LABELS: &str = "the labels of a conflict are its scope and its nodes";
 
@@ -371,6 +372,33 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
         (change(&asked, 2, "pod", "innocent"), &[PART]),
         (change(&asked, 0, "terminating", true), &[PART]),
         (change(&asked, 0, "bootId", "before"), &[PART]),
+    ];
+    assert_refusals(cases);
+}
+
+#[test]
+fn cause_is_written_by_those_that_have_proven_the_conflict() {
+    let explained = |conflict: &Value| at(conflict, "/spec/cause", json!({"name": "x"}));
+    let others = |conflict: &Value| at(conflict, "/spec/cause", json!({"name": "y"}));
+    let pair = conflict(&["b", "a"]);
+    let (proven, of_other) = (
+        with(&pair, 1, "active", true),
+        with(&pair, 0, "active", true),
+    );
+    let within = at(&conflict(&["a", "a"]), "/spec/scope", "node");
+    let within = at(&within, "/metadata/name", "10.244.1.5-0000002a");
+    let cases: Vec<(Value, &[&str])> = vec![
+        (update(explained(&proven), proven.clone()), &[]),
+        (update(explained(&proven), others(&proven)), &[]),
+        (update(explained(&of_other), of_other.clone()), &[CAUSE]),
+        (update(explained(&of_other), others(&of_other)), &[CAUSE]),
+        (update(explained(&of_other), explained(&of_other)), &[]),
+        (update(explained(&pair), pair.clone()), &[CAUSE]),
+        // What is over has none, whoever ends it.
+        (update(of_other.clone(), explained(&of_other)), &[]),
+        (create(explained(&pair)), &[CAUSE]),
+        (create(explained(&within)), &[]),
+        (update(explained(&within), within.clone()), &[]),
     ];
     assert_refusals(cases);
 }

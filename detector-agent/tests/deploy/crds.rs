@@ -4,9 +4,12 @@ use detector_engine::{
     Confidence, ConflictId, ConflictKind, EvidenceKind, LeaveReason, Mac, Network,
 };
 use detector_event::{ContractName, WallTime};
-use detector_fleet::objects::{
-    ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CLAIMANTS, MAX_COLUMN,
-    MAX_REASON, Party, VERSION,
+use detector_fleet::{
+    objects::{
+        ClaimSpec, ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CAUSE,
+        MAX_CLAIMANTS, MAX_COLUMN, MAX_REASON, Party, VERSION,
+    },
+    samples,
 };
 use serde_json::{Value, json};
 
@@ -67,6 +70,7 @@ fn conflict() -> ConflictSpec {
         resolved_at: Some(WallTime::now()),
         nodes: "worker-1, worker-2".to_owned(),
         pods: "shop/web-1, shop/web-2".to_owned(),
+        cause: Some(samples::cause().into()),
         claimants: vec![ConflictClaimant {
             party: party(),
             asked: u32::MAX,
@@ -93,6 +97,9 @@ fn validate(file: &str, values: &[Value]) -> Vec<bool> {
     let claimant = spec.pointer_mut("/properties/claimants/items");
     if let Some(claimant) = claimant {
         claimant["additionalProperties"] = json!(false);
+    }
+    if let Some(cause) = spec.pointer_mut("/properties/cause") {
+        cause["additionalProperties"] = json!(false);
     }
     let status = schema.pointer_mut("/properties/status");
     if let Some(status) = status {
@@ -145,13 +152,22 @@ fn what_the_agent_writes_is_valid() {
     let mut over = conflict();
     over.state = ConflictState::Resolved;
     over.claimants[0].unconfirmed_because = Some("r".repeat(MAX_REASON));
-    let conflicts = [conflict(), full, over].map(|spec| {
+    over.cause = Some(Box::new(ConflictCause {
+        name: "n".repeat(MAX_CAUSE),
+        confidence: "c".repeat(MAX_CAUSE),
+        summary: "s".repeat(MAX_REASON),
+    }));
+    let unknown = ConflictSpec {
+        cause: None,
+        ..conflict()
+    };
+    let conflicts = [conflict(), full, over, unknown].map(|spec| {
         let status = serde_json::to_value(spec.status()).unwrap();
         let mut object = object("IPConflict", spec);
         object["status"] = status;
         object
     });
-    assert_eq!(validate("ipconflicts", &conflicts), [true; 3]);
+    assert_eq!(validate("ipconflicts", &conflicts), [true; 4]);
 }
 
 #[test]
@@ -222,6 +238,14 @@ fn every_property_is_bounded() {
     assert_eq!(claimants["maxItems"], MAX_CLAIMANTS);
     let reason = &claimants["items"]["properties"]["unconfirmedBecause"];
     assert_eq!(reason["maxLength"], MAX_REASON);
+    for (part, most) in [
+        ("name", MAX_CAUSE),
+        ("confidence", MAX_CAUSE),
+        ("summary", MAX_REASON),
+    ] {
+        let part = &conflict["cause"]["properties"][part];
+        assert_eq!(part["maxLength"], most);
+    }
     for column in ["nodes", "pods"] {
         assert_eq!(conflict[column]["maxLength"], MAX_COLUMN);
     }

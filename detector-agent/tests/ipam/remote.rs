@@ -10,7 +10,6 @@ use std::{
     thread,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use detector_testkit::{
     Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, ReceivedEvent, Receiver,
     event::{ANOMALY_RAISED, ANOMALY_RESOLVED, Anomaly},
@@ -22,13 +21,13 @@ use serde_json::{Value, json};
 use crate::AGENT;
 
 /// The node name that the testkit uses.
-const NODE: &str = "testkit";
+pub(super) const NODE: &str = "testkit";
 
-fn configure(directory: &Path, config: &Value) {
+pub(super) fn configure(directory: &Path, config: &Value) {
     fs::write(directory.join("10-net.conflist"), config.to_string()).unwrap();
 }
 
-fn run(directory: &Path) -> AgentCommand {
+pub(super) fn run(directory: &Path) -> AgentCommand {
     AgentCommand::run(AGENT)
         .arg("--ipam=auto")
         .arg("--cni-conf-dir")
@@ -37,7 +36,7 @@ fn run(directory: &Path) -> AgentCommand {
         .arg(directory.join("no-such-file"))
 }
 
-fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
+pub(super) fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
     let of_kind = |events: &[ReceivedEvent]| -> Vec<Anomaly> {
         let of_event = events.iter().filter(|r| r.event.kind == event);
         of_event.filter_map(|r| r.event.anomaly()).collect()
@@ -48,14 +47,14 @@ fn wait_for(agent: &Agent, event: &str, count: usize) -> Vec<Anomaly> {
     of_kind(&events)
 }
 
-fn facts(anomalies: &[Anomaly]) -> BTreeSet<(String, String, String)> {
+pub(super) fn facts(anomalies: &[Anomaly]) -> BTreeSet<(String, String, String)> {
     anomalies
         .iter()
         .map(|a| (a.address.clone(), a.kind.clone(), a.cause.clone()))
         .collect()
 }
 
-fn wanted(facts: &[(&str, &str, &str)]) -> BTreeSet<(String, String, String)> {
+pub(super) fn wanted(facts: &[(&str, &str, &str)]) -> BTreeSet<(String, String, String)> {
     let own = |(a, b, c): &(&str, &str, &str)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned());
     facts.iter().map(own).collect()
 }
@@ -363,90 +362,6 @@ fn released_kube_ovn_address_is_drift_until_allocated_again() {
     for request in api.requests() {
         let is_restricted = request.contains("labelSelector=") || request.contains("limit=1");
         assert!(is_restricted || !request.contains(OVN_IPS), "{request}");
-    }
-}
-
-const RESERVATIONS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/overlappingrangeipreservations";
-const WHEREABOUTS_POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/ippools";
-
-/// The result of a network of Multus, as libcni stores it: whereabouts gave a pod an address on this device.
-fn write_lease(results: &Path, pod: &str, device: &str, address: &str) {
-    let config = json!({"cniVersion": "0.3.1", "name": "lan", "type": "bridge",
-        "ipam": {"type": "whereabouts", "range": "10.9.0.0/24"}});
-    let id = format!("{pod:0<64}").replace('-', "0");
-    let result = json!({"kind": "cniCacheV1", "containerId": id, "ifName": "net1", "networkName": "lan",
-        "config": STANDARD.encode(config.to_string()),
-        "cniArgs": [["K8S_POD_NAMESPACE", "shop"], ["K8S_POD_NAME", pod]],
-        "result": {"cniVersion": "0.3.1", "interfaces": [{"name": device}, {"name": "net1", "sandbox": "/run/netns/1"}],
-            "ips": [{"address": format!("{address}/24"), "interface": 1, "version": "4"}]}});
-    fs::write(results.join(format!("lan-{id}-net1")), result.to_string()).unwrap();
-}
-
-fn reservation(address: &str, pod: &str) -> Value {
-    json!({"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation",
-        "metadata": {"name": address, "namespace": "kube-system"}, "spec": {"podref": pod, "ifname": "net1"}})
-}
-
-/// The network is in no file of the node but the results of plugins. A garbage collector releases an address in use; then another
-/// pod gets it.
-#[test]
-fn released_whereabouts_address_is_drift_and_then_another_pods() {
-    let node = Node::new("whereabouts").unwrap();
-    let api = KubeApi::start(node.netns()).unwrap();
-    api.apply_object(
-        WHEREABOUTS_POOLS,
-        json!({"metadata": {"name": "10.9.0.0-24", "namespace": "kube-system"},
-        "spec": {"range": "10.9.0.0/24", "allocations": {}}}),
-    );
-    let directory = tempfile::tempdir().unwrap();
-    let results = directory.path().join("results");
-    fs::create_dir(&results).unwrap();
-    configure(
-        directory.path(),
-        &json!({"name": "main", "plugins": [{"type": "ptp", "ipam": {"type": "static"}}]}),
-    );
-    let addresses = ["10.9.0.2", "10.9.0.3"];
-    for (pod, address) in ["web-2", "web-3"].into_iter().zip(addresses) {
-        write_lease(&results, pod, &format!("veth{pod}"), address);
-        api.apply_object(RESERVATIONS, reservation(address, &format!("shop/{pod}")));
-    }
-    let pods = [
-        ("vethweb-2", "10.9.0.2"),
-        ("vethweb-3", "10.9.0.3"),
-        ("vethother", "10.9.0.4"),
-    ];
-    let pods = pods.map(|(name, ip)| PodSpec::new(name).address(format!("{ip}/24")));
-    let _pods = node.add_pods(&pods).unwrap();
-    let command = run(directory.path())
-        .arg("--kube=on")
-        .arg("--cni-cache-dir")
-        .arg(&results)
-        .env("KUBECONFIG", api.kubeconfig());
-    let agent = Agent::start_ready(&node, &command).unwrap();
-    agent
-        .wait_log(DEADLINE, "2 allocations in overlappingrangeipreservations")
-        .unwrap();
-    // Something has to make the agent look: here another pod is created.
-    api.delete_object_in(RESERVATIONS, "kube-system", "10.9.0.2");
-    write_lease(&results, "web-9", "vethweb-9", "10.9.0.2");
-    let raised = wait_for(&agent, ANOMALY_RAISED, 1);
-    assert_eq!(
-        facts(&raised),
-        wanted(&[("10.9.0.2", "ipam_drift", "not_allocated")])
-    );
-    assert_eq!(raised[0].ipam.as_deref(), Some("whereabouts"));
-    api.apply_object(RESERVATIONS, reservation("10.9.0.3", "shop/web-9"));
-    write_lease(&results, "web-9", "vethweb-9", "10.9.0.3");
-    let raised = wait_for(&agent, ANOMALY_RAISED, 2);
-    assert_eq!(
-        facts(&raised[1..]),
-        wanted(&[("10.9.0.3", "ipam_drift", "owned_by_another")])
-    );
-    for request in api.requests() {
-        let path = request.split('?').next().unwrap_or_default();
-        let mut names = ["/10.9.0.2", "/10.9.0.3", "/10.9.0.0-24"].into_iter();
-        let is_named = names.any(|name| path.ends_with(name));
-        assert!(is_named || !request.contains("whereabouts"), "{request}");
     }
 }
 

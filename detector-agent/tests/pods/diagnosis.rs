@@ -4,8 +4,9 @@ use std::{fs, path::PathBuf, process::Command, time::SystemTime};
 
 use anyhow::{Context as _, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, Containerd, DEADLINE, Node, RUN_ARGS, ReceivedEvent, browser::Browser,
-    containerd::Sandbox, event::Conflict, http::TestClient, until, wait_reachable,
+    Agent, AgentCommand, Containerd, DEADLINE, KubeApi, Node, RUN_ARGS, ReceivedEvent,
+    browser::Browser, containerd::Sandbox, event::Conflict, http::TestClient, kube_api, until,
+    wait_reachable,
 };
 use serde_json::{Value, json};
 
@@ -20,8 +21,14 @@ pub(super) fn agent(containerd: &Containerd) -> AgentCommand {
 
 /// With this container runtime.
 pub(super) fn agent_with(containerd: &Containerd, cri: &str) -> AgentCommand {
+    agent_on("testkit", containerd, cri)
+}
+
+/// On a node of this name.
+pub(super) fn agent_on(node: &str, containerd: &Containerd, cri: &str) -> AgentCommand {
+    let args = RUN_ARGS.map(|arg| if arg == "testkit" { node } else { arg });
     containerd
-        .agent_command(AGENT, RUN_ARGS)
+        .agent_command(AGENT, args)
         .arg("--ipam")
         .arg("auto")
         .arg("--cni-cache-dir")
@@ -111,6 +118,13 @@ fn wiped_state_is_one_cause_for_all_pods() {
         let timeline = conflict.timeline.iter();
         assert!(timeline.into_iter().any(|entry| entry["source"] == "cri"));
     }
+    let explain = containerd.agent_command(AGENT, ["explain"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.lines().count() < 24, "{text}");
+    assert!(text.contains("\n  evidence:\n"), "{text}");
+    let explain = containerd.agent_command(AGENT, ["explain", "10.244.2.3"]);
+    let text = explain.run_to_end(&node, DEADLINE).unwrap().stdout;
+    assert!(text.contains("\n  timeline:\n"), "{text}");
     let browser = Browser::start(&node, 9842).unwrap();
     browser.emulate_screen(1280, 900, false).unwrap();
     browser.open("http://127.0.0.1:9842/").unwrap();
@@ -189,15 +203,19 @@ fn drift_after_a_wipe_is_explained_once_before_any_conflict() {
     }
     agent.terminate(DEADLINE).unwrap();
 
-    // The next run explains it to those who ask, which is no news.
+    // The next run explains it to those who ask, which is no news. It knows when that was from the one that saw it.
     let mut agent = Agent::start_ready(&node, &command).unwrap();
     let client = TestClient::of_agent(&node);
     until(DEADLINE, "the diagnoses of the next run", || {
         let open = client.get("/api/v1/anomalies")?.json()?;
         let open = open["anomalies"].as_array().context("no list")?;
-        let known = open
-            .iter()
-            .filter(|a| a["diagnosis"]["cause"] == "ipam_state_wiped");
+        let is_explained = |anomaly: &&Value| {
+            let diagnosis = &anomaly["diagnosis"];
+            diagnosis["cause"] == "ipam_state_wiped"
+                && diagnosis["since"].is_string()
+                && (time(&diagnosis["since"]) - wiped).abs() < 2.0
+        };
+        let known = open.iter().filter(is_explained);
         ensure!(known.count() == 3, "{open:#?}");
         Ok(())
     })
@@ -246,6 +264,42 @@ fn address_that_a_pod_assigned_to_itself_is_not_from_ipam() {
     in_squatter("del");
     wait_nothing_open(&node);
     wait_reachable(&node, "10.244.2.2".parse().unwrap(), DEADLINE).unwrap();
+}
+
+/// An election that is not stable moves a virtual IP, which is allowed; then it is stable.
+#[test]
+fn address_that_flaps_between_its_holders_is_shared_on_purpose() {
+    let node = Node::new("vipcause").unwrap();
+    let mut containerd = Containerd::ptp(&node, SUBNET).unwrap();
+    let names = ["keepalived-a", "keepalived-b"];
+    let pods = run(&mut containerd, &names);
+    let api = KubeApi::start(node.netns()).unwrap();
+    for (name, address) in names.into_iter().zip(["10.244.2.2", "10.244.2.3"]) {
+        api.apply(kube_api::pod("testkit", "default", name, &[address]));
+    }
+    let command = agent(&containerd)
+        .args(["--kube=on", "--pod-labels=app", "--flap-window=15s"])
+        .args(["--allow", "10.244.2.100/32"])
+        .env("KUBECONFIG", api.kubeconfig());
+    let agent = Agent::start_ready(&node, &command).unwrap();
+    for (holder, other) in [(0, 1), (1, 0)].into_iter().cycle().take(7) {
+        ip_in_pod(
+            &containerd,
+            &pods[holder],
+            "address add 10.244.2.100/32 dev eth0",
+        );
+        ip_in_pod(
+            &containerd,
+            &pods[other],
+            "address flush to 10.244.2.100/32 dev eth0",
+        );
+    }
+    let diagnosis = explained(&agent, 1).remove(0).diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "shared_on_purpose", "{diagnosis:#}");
+    assert_eq!(diagnosis["confidence"], "likely", "{diagnosis:#}");
+    let repair = diagnosis["repair"].as_str().unwrap();
+    assert!(repair.contains("Check the election"), "{repair}");
+    wait_nothing_open(&node);
 }
 
 /// As when a node is restarted whose reservations are on a tmpfs: the pods' namespaces still exist.

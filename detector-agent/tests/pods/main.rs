@@ -12,9 +12,11 @@ mod history;
 mod incidents;
 mod kube;
 mod leftovers;
+mod pod_cidr;
 mod ranges;
 mod recording;
 mod remote_ipam;
+mod shared_pool;
 mod sources;
 
 /// The agent under test.

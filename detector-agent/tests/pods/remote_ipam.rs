@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::diagnosis::{agent, explained, wait_nothing_open};
 
-const PREFIX: &str = "10.244.9";
+pub(super) const PREFIX: &str = "10.244.9";
 const BLOCK: &str = "10.244.9.0/26";
 /// That of an earlier pool with larger blocks.
 const LARGER: &str = "10.244.9.0/25";
@@ -40,7 +40,7 @@ esac
 "#;
 
 /// Creates a pod with an address that `record` records for the id of its sandbox.
-fn run(
+pub(super) fn run(
     containerd: &mut Containerd,
     name: &str,
     last: usize,
@@ -69,7 +69,7 @@ fn answer(directory: &Path, last: usize, record: impl FnOnce(&str)) {
     fs::rename(new, directory.join("answer")).unwrap();
 }
 
-fn add_ipam(containerd: &Containerd, name: &str) {
+pub(super) fn add_ipam(containerd: &Containerd, name: &str) {
     let directory = containerd.directory().to_str().unwrap();
     let program = PLUGIN.replace("DIR", directory);
     containerd.add_plugin(name, &program).unwrap();
@@ -214,7 +214,7 @@ fn repair(calico: &mut Calico, web: &Sandbox, cart: &Sandbox) {
 }
 
 /// Waits until resource versions were read this often: what is known from before a pod.
-fn wait_version(api: &KubeApi, count: usize) {
+pub(super) fn wait_version(api: &KubeApi, count: usize) {
     let is_version =
         |request: &&String| request.contains("/api/v1/pods?") && request.ends_with("limit=1");
     api.wait_requests(DEADLINE, |all| {
@@ -246,6 +246,51 @@ fn release_between_two_runs_of_the_agent_is_named() {
     assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
     assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
     repair(&mut calico, &web, &cart);
+}
+
+/// The pod is older than the first agent, which has seen its allocation. That goes while an agent runs, or between two runs.
+fn release_from_an_older_pod(prefix: &str, is_watched: bool) {
+    let mut calico = Calico::new(prefix);
+    let state = tempfile::tempdir().unwrap();
+    let command = calico.agent(state.path());
+    let web = calico.run("web-1", BLOCK, 5);
+    let mut agent = Agent::start_ready(&calico.node, &command).unwrap();
+    wait_version(&calico.api, 1);
+    // The block is read again, after the first resource version.
+    calico.run("web-2", BLOCK, 7);
+    wait_nothing_open(&calico.node);
+    if !is_watched {
+        agent.terminate(DEADLINE).unwrap();
+    }
+    let released = Timestamp::now();
+    calico.release(5);
+    let cart = calico.run("cart-1", BLOCK, 5);
+    if !is_watched {
+        agent = Agent::start_ready(&calico.node, &command).unwrap();
+    }
+    let diagnosis = explained(&agent, 1).remove(0).diagnosis.unwrap();
+    assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
+    assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
+    let since = diagnosis["since"].as_str();
+    let since: Option<Timestamp> = since.map(|since| since.parse().unwrap());
+    match is_watched {
+        true => {
+            let distance = since.unwrap().duration_since(released).abs();
+            assert!(distance <= SignedDuration::from_secs(2), "{diagnosis:#}");
+        }
+        false => assert_eq!(since, None, "{diagnosis:#}"),
+    }
+    repair(&mut calico, &web, &cart);
+}
+
+#[test]
+fn release_from_a_pod_that_is_older_than_the_agent_is_named() {
+    release_from_an_older_pod("calolder", true);
+}
+
+#[test]
+fn release_from_an_older_pod_between_two_runs_is_named() {
+    release_from_an_older_pod("calolderdown", false);
 }
 
 #[test]

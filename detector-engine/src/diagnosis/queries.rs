@@ -6,7 +6,7 @@ use crate::{
     diagnosis::{
         facts::{
             AllocationOwner, ClaimantFacts, CniResult, Facts, FindingKind, NetworkConfig, OwnedBy,
-            PoolFacts, PoolState, SandboxState,
+            PoolFacts, PoolState, Release, SandboxState,
         },
         known::UnixTime,
     },
@@ -202,6 +202,23 @@ impl Facts {
         }
         let is_comparable = |o: &AllocationOwner| o.is != OwnedBy::NotComparable;
         owners.iter().all(is_comparable).then_some(false)
+    }
+
+    /// The last allocation of the claimant that the agent has seen since it was set up, and that is gone.
+    pub(super) fn release_of(&self, index: usize) -> Option<&Release> {
+        let set_up = self.set_up(index)?.latest;
+        let releases = self.pool.value()?.releases.value()?.iter();
+        let is_ours = |release: &&Release| {
+            matches!(&release.of, OwnedBy::Claimants(c) if c.contains(&index))
+                && release.seen >= set_up
+        };
+        releases.filter(is_ours).max_by_key(|release| release.seen)
+    }
+
+    /// The latest time at which the pool is known to have had the allocation of the claimant, if it ever had it.
+    pub(super) fn last_allocated(&self, index: usize) -> Option<UnixTime> {
+        let seen = self.release_of(index).map(|release| release.seen);
+        seen.or_else(|| Some(self.set_up(index)?.earliest))
     }
 
     /// Whether the claimant was given the address from the pool.

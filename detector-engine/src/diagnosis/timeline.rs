@@ -57,6 +57,7 @@ fn timed(facts: &Facts) -> Vec<Evidence> {
         all.push(evidence::sandbox(facts, index));
         all.push(evidence::cni_result(facts, index));
         all.push(evidence::assignment(facts, index));
+        all.push(evidence::release(facts, index));
         let pod = claimant.pod.value();
         if pod.is_some_and(|pod| pod.earlier_pod_ended.value().is_some()) {
             all.push(evidence::earlier_pod(facts, index));

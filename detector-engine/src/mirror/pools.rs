@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, sync::Arc};
 
 use crate::model::{
-    Allocation, Claimant, Completeness, Coverage, Pool, PoolId, PoolPart, Timestamp,
+    Allocation, Claimant, Completeness, Coverage, Pool, PoolId, PoolPart, PoolRequest, Timestamp,
 };
 
 /// What the pools know about an address.
@@ -62,6 +62,16 @@ impl Pools {
             }
         }
         free.map_or(AllocationState::Unknown, AllocationState::Free)
+    }
+
+    /// Requests for what the pools that are read in parts have of an address now.
+    pub(crate) fn parts_with(&self, address: IpAddr) -> impl Iterator<Item = PoolRequest> + '_ {
+        let pools = self.by_id.values();
+        let pools = pools.filter(move |pool| pool.parts_of(address).next().is_some());
+        pools.map(move |pool| PoolRequest {
+            pool: pool.id,
+            address,
+        })
     }
 
     /// Every allocated address.

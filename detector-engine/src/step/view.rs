@@ -9,7 +9,7 @@ use crate::{
     model::{
         Anomaly, AnomalyId, AnomalyKind, CertainClaim, ClaimantId, Conflict, ConflictId,
         ConflictKind, DropCounters, IfIndex, ListedClaim, NODE_WIDE, NudState, OpenConflict,
-        PodDevice, Reported, Scope, Timestamp, is_link_local, mark_newest,
+        PodDevice, PoolRequest, Reported, Scope, Timestamp, is_link_local, mark_newest,
     },
     step::Engine,
 };
@@ -43,6 +43,11 @@ impl<'e> View<'e> {
             .collect();
         conflicts.sort_by_key(|c| (c.raised_at, c.address, c.vlan));
         conflicts
+    }
+
+    /// What has to be read again to know who has an address in a pool that nodes share: its allocation may have changed on another node.
+    pub fn pool_requests(self, address: IpAddr) -> impl Iterator<Item = PoolRequest> + 'e {
+        self.0.tracked.anomalies.pools.parts_with(address)
     }
 
     /// The addresses with an open conflict, oldest conflict first; see [`View::conflicts_of`].

@@ -57,6 +57,10 @@ fn create(me: &str, after: &ConflictSpec) -> Result<(), &'static str> {
             || holder.rightful.is_some()
             || !after.claimants.iter().all(is_unproven),
         "proven from the start",
+    )?;
+    refuse(
+        after.cause.is_some(),
+        "explained by one that has not proven it",
     )
 }
 
@@ -67,6 +71,11 @@ fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &
     };
     let about = |spec: &ConflictSpec| (spec.address, spec.conflict_id, spec.kind, spec.scope);
     refuse(about(before) != about(after), "about something else")?;
+    let has_proven = of(after, me).is_some_and(|c| c.active && c.left.is_none());
+    refuse(
+        after.cause.is_some() && after.cause != before.cause && !has_proven,
+        "explained by one that has not proven it",
+    )?;
     if of(before, me).is_none() {
         let (joined, others) = after.claimants.split_last().ok_or("nobody")?;
         refuse(others != &before.claimants[..], "changes others on joining")?;

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     Subject,
     objects::{
-        self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, MAX_REASON,
-        Party,
+        self, ClaimSpec, ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN,
+        MAX_REASON, Party,
     },
 };
 
@@ -49,6 +49,10 @@ fn conflict(subject: Subject, claimants: Vec<ConflictClaimant>) -> ConflictSpec 
         resolved_at: None,
         nodes: "x".repeat(2 * MAX_COLUMN),
         pods: "x".repeat(2 * MAX_COLUMN),
+        cause: Some(Box::new(ConflictCause {
+            summary: "x".repeat(2 * MAX_COLUMN),
+            ..ConflictCause::default()
+        })),
         claimants,
     }
 }

@@ -7,6 +7,7 @@
 
 mod admission;
 mod agent;
+mod cause;
 mod columns;
 mod confirmation;
 mod conflict_beliefs;

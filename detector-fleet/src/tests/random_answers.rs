@@ -171,6 +171,7 @@ fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
                 resolved_at: None,
                 nodes: column.clone(),
                 pods: column,
+                cause: None,
                 claimants,
             };
             Stored { version, spec }

@@ -30,6 +30,8 @@ pub(super) struct Server {
     pub(super) log: Vec<Event>,
     /// Its schema has no `rightful`, which it drops.
     pub(super) knows_no_rights: bool,
+    /// Its schema has no `cause`.
+    pub(super) knows_no_causes: bool,
 }
 
 impl Server {
@@ -193,17 +195,20 @@ impl Server {
         self.nodes.remove(node);
         self.claims
             .retain(|_, stored| stored.spec.party.node != node);
+        let names: Vec<_> = self.conflicts.keys().cloned().collect();
+        for name in names {
+            self.collect_conflict(&name);
+        }
+    }
+
+    /// The garbage collector deletes a conflict none of whose owners exists: the Nodes of its claimants.
+    fn collect_conflict(&mut self, name: &str) {
         let is_owned = |spec: &ConflictSpec| {
             let mut present = spec.claimants.iter().filter(|c| c.left.is_none());
             present.any(|c| self.nodes.contains_key(&c.party.node))
         };
-        let orphans = self.conflicts.iter();
-        let orphans: Vec<_> = orphans
-            .filter(|(_, stored)| !is_owned(&stored.spec))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in orphans {
-            self.delete_conflict(&name);
+        if !is_owned(&self.conflicts[name].spec) {
+            self.delete_conflict(name);
         }
     }
 
@@ -217,12 +222,17 @@ impl Server {
         if self.knows_no_rights {
             spec.claimants.iter_mut().for_each(|c| c.rightful = None);
         }
+        spec.cause.take_if(|_| self.knows_no_causes);
         if let Some(unchanged) = self.conflicts.get(&name).filter(|have| have.spec == spec) {
             return Outcome::Conflict(unchanged.clone());
         }
         let stored = self.stored(version, spec);
-        self.conflicts.insert(name, stored.clone());
+        self.conflicts.insert(name.clone(), stored.clone());
         self.log.push(Event::Changed(stored.clone()));
+        // What a removed node sent may arrive after its Node was deleted. A resolved one is owned by the Node of its writer.
+        if !stored.spec.is_resolved() {
+            self.collect_conflict(&name);
+        }
         Outcome::Conflict(stored)
     }
 

@@ -221,6 +221,11 @@ impl KubeApi {
         self.network.server.delete(IPAM_BLOCKS, &block_name(cidr));
     }
 
+    /// Makes a resource exist, without objects.
+    pub fn install(&self, resource: &str) {
+        self.network.server.install(resource);
+    }
+
     /// Creates or replaces an object of a resource, which exists from then on.
     pub fn apply_object(&self, resource: &str, object: Value) {
         self.network.server.store(resource, object);

@@ -107,6 +107,7 @@ fn read(
     FoundPool {
         network: network.clone(),
         source: Source::File(place.clone()),
+        releases: Known::Absent(Source::File(place.clone())),
         address_source: Source::File(place.clone()),
         place,
         allocations: allocations.map(Arc::new),

@@ -13,10 +13,11 @@ use ipnet::IpNet;
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
 use crate::{
     diagnosis::{
+        PoolHistory,
         files::{not_checked, unix_timestamp},
         requests::Requests,
     },
-    ipam::calico::{self, Block, BlockAllocation, BlockLookup, FollowedBlocks},
+    ipam::calico::{self, Block, BlockLookup, FollowedBlocks},
 };
 
 /// Shortest id of a sandbox in a handle; names of pods that are as long and hexadecimal are not made.
@@ -26,14 +27,16 @@ const MIN_ID: usize = 32;
 #[derive(Debug)]
 pub(super) struct Blocks {
     followed: Arc<FollowedBlocks>,
+    history: Arc<PoolHistory>,
     lookup: BlockLookup,
     known: BTreeMap<IpNet, (Instant, Option<Block>)>,
 }
 
 impl Blocks {
-    pub(super) fn new(followed: Arc<FollowedBlocks>) -> Self {
+    pub(super) fn new(followed: Arc<FollowedBlocks>, history: Arc<PoolHistory>) -> Self {
         Self {
             followed,
+            history,
             lookup: BlockLookup::default(),
             known: BTreeMap::new(),
         }
@@ -59,7 +62,7 @@ impl Blocks {
         if let Some((first, _)) = followed.first() {
             let first = *first;
             let blocks: Vec<_> = followed.into_iter().filter_map(|(_, b)| b).collect();
-            return Ok(Some(pool(network, first, &blocks, address, node)));
+            return Ok(Some(self.pool(network, first, &blocks, address, node)));
         }
         let lookup = &mut self.lookup;
         if lookup.is_stale() {
@@ -73,7 +76,20 @@ impl Blocks {
         for range in ranges {
             blocks.extend(self.read(range, requests)?);
         }
-        Ok(Some(pool(network, first, &blocks, address, node)))
+        Ok(Some(self.pool(network, first, &blocks, address, node)))
+    }
+
+    fn pool(
+        &self,
+        network: &NetworkConfig,
+        range: IpNet,
+        blocks: &[Block],
+        address: IpAddr,
+        node: &str,
+    ) -> FoundPool {
+        let releases = self.history.releases(calico::PLACE, address);
+        pool(network, range, blocks, address, node)
+            .with_releases(releases, |handle| owner(Some(handle), None, node))
     }
 
     fn read(&mut self, range: IpNet, requests: &mut Requests) -> Result<Option<Block>, String> {
@@ -108,7 +124,8 @@ fn pool(
             secondary_node = secondary_node.or(allocation.node);
         }
         let owners = allocated.entry(allocation.address).or_default();
-        let owner = owner(&allocation, node);
+        let at = allocation.timestamp.and_then(allocated_at);
+        let owner = owner(allocation.handle, at, node);
         if owners.iter().all(|known| known.name != owner.name) {
             owners.push(owner);
         }
@@ -133,6 +150,7 @@ fn pool(
         address_source: source.clone(),
         allocations: Ok(Arc::new(allocated)),
         scope: Scope::Ranges,
+        releases: Known::Absent(source.clone()),
         state: PoolState::Calico {
             block_created: match (block, created) {
                 (None, _) => Known::Absent(source.clone()),
@@ -148,15 +166,18 @@ fn pool(
     }
 }
 
-fn owner(allocation: &BlockAllocation<'_>, node: &str) -> Owner {
-    let handle = allocation
-        .handle
-        .unwrap_or("an allocation without a handle");
+fn owner(handle: Option<&str>, at: Option<UnixTime>, node: &str) -> Owner {
+    let Some(handle) = handle else {
+        return Owner {
+            name: "an allocation without a handle".to_owned(),
+            is: OwnerIs::Unnamed,
+            at,
+        };
+    };
     // `<network>.<id of the sandbox>`
     let id = handle.rsplit_once('.').map(|(_, id)| id);
     let id = id.filter(|id| id.len() >= MIN_ID && id.bytes().all(|b| b.is_ascii_hexdigit()));
     let is = match (id, handle.split_once('.')) {
-        _ if allocation.handle.is_none() => OwnerIs::Unnamed,
         _ if calico::is_of_node(handle) => match handle.ends_with(&format!("-{node}")) {
             true => OwnerIs::Node,
             false => OwnerIs::Other,
@@ -169,7 +190,7 @@ fn owner(allocation: &BlockAllocation<'_>, node: &str) -> Owner {
     Owner {
         name: handle.to_owned(),
         is,
-        at: allocation.timestamp.and_then(allocated_at),
+        at,
     }
 }
 
@@ -187,14 +208,7 @@ mod tests {
     use super::*;
 
     fn is(handle: &str) -> OwnerIs {
-        let allocation = BlockAllocation {
-            address: IpAddr::from([10, 0, 0, 1]),
-            handle: Some(handle),
-            node: None,
-            timestamp: None,
-            is_released: false,
-        };
-        owner(&allocation, "worker-7").is
+        owner(Some(handle), None, "worker-7").is
     }
 
     #[test]

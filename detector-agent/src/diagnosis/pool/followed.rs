@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use detector_engine::{
     Allocation, Completeness, Ipam, Pool,
-    diagnosis::{NetworkConfig, PoolState, Source},
+    diagnosis::{Known, NetworkConfig, PoolState, Source},
 };
 
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
@@ -41,6 +41,7 @@ pub(super) fn pool(network: &NetworkConfig, is_only: bool, pool: &Pool) -> Found
         },
         place,
         address_source: source.clone(),
+        releases: Known::Absent(source.clone()),
         source,
         state: match pool.source.ipam {
             Ipam::Whereabouts | Ipam::Spiderpool => PoolState::ByLease,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fs, net::IpAddr, path::Path, sync::Arc};
 
-use detector_engine::diagnosis::{NetworkConfig, PoolState};
+use detector_engine::diagnosis::{Known, NetworkConfig, PoolState};
 
 use super::record::{Allocations, FoundPool, Owner, OwnerIs, Scope};
 use crate::{
@@ -68,6 +68,7 @@ pub(super) fn pool(
         address_source: source(&directory.join(address.to_string())),
         allocations: reservations,
         scope: Scope::Ranges,
+        releases: Known::Absent(source(directory)),
         state: PoolState::HostLocal {
             directory: file(directory),
             lock: file(&directory.join("lock")),

@@ -15,7 +15,7 @@ use std::{
 };
 
 use detector_engine::{
-    IfIndex,
+    IfIndex, Ipam,
     diagnosis::{Known, NetworkConfig, Source, UnixTime},
 };
 use detector_event::Pod;
@@ -60,7 +60,7 @@ impl PoolReader {
             settings: settings.clone(),
             watched: watched.clone(),
             known: None,
-            blocks: Blocks::new(Arc::clone(&watched.blocks)),
+            blocks: Blocks::new(Arc::clone(&watched.blocks), Arc::clone(&watched.pools)),
             ipamd: Ipamd::default(),
         }
     }
@@ -98,9 +98,12 @@ impl PoolReader {
 
     /// Whether the state of a network is in the datastore of the API server.
     pub(super) fn is_any_in_datastore(&self) -> bool {
+        let is_in_datastore = |network: &NetworkConfig| {
+            let ipams = [Ipam::Calico, Ipam::Whereabouts, Ipam::Spiderpool];
+            ipams.iter().any(|ipam| ipam.name() == network.ipam)
+        };
         let networks = self.settings.networks();
-        let is_calico = |all: Vec<NetworkConfig>| all.iter().any(|n| n.ipam == CALICO);
-        networks.is_ok_and(is_calico) || self.watched.pools.has_leases()
+        networks.is_ok_and(|all| all.iter().any(is_in_datastore)) || self.watched.pools.has_leases()
     }
 
     /// When the record of an address was read, if it was found by a lease.

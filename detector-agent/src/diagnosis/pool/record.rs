@@ -6,12 +6,12 @@ use detector_engine::{
     IfIndex,
     diagnosis::{
         AllocationOwner, ClaimantFacts, Known, LivePods, NetworkConfig, NotChecked, OwnedBy,
-        PoolFacts, PoolState, Source, UnixTime,
+        PoolFacts, PoolState, Release, Source, UnixTime,
     },
 };
 use detector_event::Pod;
 
-use crate::diagnosis::files::not_checked;
+use crate::diagnosis::{files::not_checked, history::SeenRemoval};
 
 /// The owners of each address that is allocated.
 pub(super) type Allocations = HashMap<IpAddr, Vec<Owner>>;
@@ -57,6 +57,14 @@ pub(super) enum OwnerIs {
     Other,
     /// IPAM does not say.
     Unnamed,
+}
+
+/// An allocation of the address that the agent has seen and that is gone.
+#[derive(Clone, Debug)]
+pub(super) struct SeenRelease {
+    pub(super) owner: Owner,
+    pub(super) seen: UnixTime,
+    pub(super) at: Option<UnixTime>,
 }
 
 impl Owner {
@@ -124,10 +132,34 @@ pub(in crate::diagnosis) struct FoundPool {
     pub(super) address_source: Source,
     pub(super) allocations: Result<Arc<Allocations>, String>,
     pub(super) scope: Scope,
+    pub(super) releases: Known<Vec<SeenRelease>>,
     pub(super) state: PoolState,
 }
 
 impl FoundPool {
+    /// With the allocations of the address that are gone, if the pool is followed. `owner` reads what IPAM calls an owner.
+    pub(super) fn with_releases(
+        mut self,
+        removals: Option<Vec<SeenRemoval>>,
+        owner: impl Fn(&str) -> Owner,
+    ) -> Self {
+        let release = |removal: SeenRemoval| {
+            Some(SeenRelease {
+                owner: owner(removal.owner.as_deref()?),
+                seen: removal.seen,
+                at: removal.at,
+            })
+        };
+        self.releases = match removals {
+            Some(removals) => {
+                let releases = removals.into_iter().filter_map(release).collect();
+                Known::Value(releases, self.source.clone())
+            }
+            None => not_checked("allocations that are gone", "no agent follows them"),
+        };
+        self
+    }
+
     pub(in crate::diagnosis) fn network(&self) -> &NetworkConfig {
         &self.network
     }
@@ -178,11 +210,23 @@ impl FoundPool {
             },
             Err(why) => Known::NotChecked(why),
         };
+        let release = |release: &SeenRelease| Release {
+            of: release.owner.owned_by(claimants),
+            seen: release.seen,
+            at: release.at,
+        };
         PoolFacts {
             network: self.network.clone(),
             place: self.place.clone(),
             owners,
             live_pods: self.live_pods(pods),
+            releases: match &self.releases {
+                Known::Value(all, source) => {
+                    Known::Value(all.iter().map(release).collect(), source.clone())
+                }
+                Known::Absent(source) => Known::Absent(source.clone()),
+                Known::NotChecked(why) => Known::NotChecked(why.clone()),
+            },
             state: self.state.clone(),
         }
     }

@@ -1,7 +1,17 @@
 //! What Calico's blocks explain.
 
+use std::time::Duration;
+
+use detector_engine::{
+    Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource,
+    PoolUpdate, Timestamp as Monotonic,
+};
+
 use super::*;
-use crate::ipam::calico::FollowedBlocks;
+use crate::{
+    ipam::calico::{FollowedBlocks, PLACE},
+    persist::store::Store,
+};
 
 const ADDRESS: &str = "10.244.9.5";
 const OTHER: &str = "10.244.9.6";
@@ -75,6 +85,66 @@ fn allocation_that_went_from_an_old_block_was_released() {
         !diagnosis.ruled_out.contains(&Cause::ReleasedInUse),
         "{diagnosis:#?}"
     );
+}
+
+/// The IPAM watcher has read the block with these handles.
+fn read(node: &TestNode, handles: &[(usize, &str)]) {
+    let allocation = |(last, handle): &(usize, &str)| {
+        let allocation = Allocation {
+            owner: Some((*handle).into()),
+            ..Allocation::default()
+        };
+        (format!("10.244.9.{last}").parse().unwrap(), allocation)
+    };
+    let pool = Pool {
+        id: PoolId(1),
+        source: Arc::new(PoolSource {
+            ipam: Ipam::Calico,
+            network: "k8s-pod-network".to_owned(),
+            place: PLACE.to_owned(),
+        }),
+        coverage: Coverage::default(),
+        completeness: Completeness::Complete,
+        allocated: handles.iter().map(allocation).collect(),
+        can_detect_leaks: true,
+        record_delay: Duration::ZERO,
+        read_at: Monotonic(1),
+        parts: Some(vec![PoolPart {
+            range: "10.244.9.0".parse().unwrap()..="10.244.9.63".parse().unwrap(),
+            confirmed_at: None,
+        }]),
+    };
+    let update = PoolUpdate::Read(Arc::new(pool), ChangedAddresses::All);
+    node.watched.pools.note(&update);
+}
+
+/// The pods are older than the first agent. What it saw of their allocations outlives it.
+#[test]
+fn allocation_that_an_earlier_agent_saw_was_released() {
+    let (mut node, [first, second, third]) = node();
+    node.age_pods();
+    let [first, second, third] = [first, second, third].map(|pod| handle(&pod));
+    let store = Arc::new(Store::in_memory());
+    let mut start = |handles: &[(usize, &str)]| {
+        node.watched.pools = Arc::default();
+        let block = block(minute(-900), NODE, handles);
+        node.api.apply_object(BLOCKS, &block);
+        let mut collector = node.collector().stored(Some(Arc::clone(&store)));
+        collector.look();
+        read(&node, handles);
+        let diagnosis = explain(&mut collector, Finding::Conflict(&node.conflict(ADDRESS)));
+        collector.close();
+        diagnosis
+    };
+    let unknown = start(&[(5, &first), (6, &third)]);
+    assert_unknown(&unknown);
+    let released = start(&[(5, &second), (6, &third)]);
+    assert_cause(&released, Cause::ReleasedInUse, CauseConfidence::Proven);
+    let last_seen = "the agent last saw 10.244.9.5 allocated to shop/first";
+    assert!(has_fact(&released, last_seen), "{released:#?}");
+    // The next one knows that it went.
+    let released = start(&[(5, &second), (6, &third)]);
+    assert_cause(&released, Cause::ReleasedInUse, CauseConfidence::Proven);
 }
 
 #[test]

@@ -57,3 +57,25 @@ fn address_that_is_only_announced_is_not() {
     let diagnosis = explain(&mut collector, Finding::Conflict(&conflict));
     assert_cause(&diagnosis, Cause::SandboxGone, CauseConfidence::Proven);
 }
+
+/// Which device of the node would answer, if any, is not known.
+#[test]
+fn silent_gateway_in_a_vlan_has_no_known_cause() {
+    let mut node = node();
+    let mut anomaly = serde_json::to_value(node.drift(ADDRESS)).unwrap();
+    for (field, value) in [
+        ("kind", "gateway_unresolved".into()),
+        ("cause", "repeated_requests".into()),
+        ("address", "10.240.0.1".into()),
+        ("vlan", Value::from(10)),
+    ] {
+        anomaly[field] = value;
+    }
+    let anomaly: AnomalyData = serde_json::from_value(anomaly).unwrap();
+    let diagnosis = explain(&mut node.collector(), Finding::Anomaly(&anomaly));
+    assert_unknown(&diagnosis);
+    assert_eq!(diagnosis.ruled_out, []);
+    let not_checked = diagnosis.not_checked.iter();
+    let in_vlan = not_checked.filter(|n| n.because.contains("in the VLAN"));
+    assert_eq!(in_vlan.count(), 4, "{diagnosis:#?}");
+}

@@ -60,7 +60,21 @@ fn pod_of(claimant: &Claimant) -> Option<Arc<Pod>> {
 impl ConflictSelector {
     /// The changes after these are the open conflicts of an address.
     fn changes(&mut self, address: &str, conflicts: &[Conflict]) -> Vec<ConflictUpdate> {
-        self.update(ip(address), conflicts, pod_of, &clock::moment())
+        self.changes_explained(address, conflicts, None)
+    }
+
+    /// The same if the cause of all is known.
+    fn changes_explained(
+        &mut self,
+        address: &str,
+        conflicts: &[Conflict],
+        cause: Option<ConflictCause>,
+    ) -> Vec<ConflictUpdate> {
+        let known = Known {
+            pod_of: &pod_of,
+            cause_of: &|_| cause.clone(),
+        };
+        self.update(ip(address), conflicts, &known, &clock::moment())
     }
 }
 
@@ -143,6 +157,26 @@ fn what_a_pod_can_change_as_often_as_it_likes_is_no_change() {
         claimant.evidence[0].seen.last = Timestamp(9);
     }
     assert_eq!(selector.changes(ADDRESS, &[now]), []);
+}
+
+#[test]
+fn cause_is_a_change_once() {
+    let mut selector = ConflictSelector::default();
+    let conflict = [conflict(1, ADDRESS)];
+    selector.changes(ADDRESS, &conflict);
+    let cause = detector_fleet::samples::cause();
+    let updates = selector.changes_explained(ADDRESS, &conflict, Some(cause.clone()));
+    let explained = updates[0].spec.clone().unwrap();
+    assert_eq!(explained.cause.as_deref(), Some(&cause));
+    let reworded = ConflictCause {
+        summary: "Another sentence.".to_owned(),
+        ..cause.clone()
+    };
+    for now in [Some(cause), Some(reworded), None] {
+        assert_eq!(selector.changes_explained(ADDRESS, &conflict, now), []);
+    }
+    let end = selector.changes(ADDRESS, &[]).remove(0).spec.unwrap();
+    assert_eq!(end.cause, explained.cause);
 }
 
 #[test]

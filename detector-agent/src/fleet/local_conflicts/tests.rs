@@ -5,7 +5,11 @@
     reason = "a test fails by panicking"
 )]
 
-use detector_fleet::{Version, objects::ConflictState, samples::report};
+use detector_fleet::{
+    Version,
+    objects::ConflictState,
+    samples::{cause, report},
+};
 
 use super::*;
 
@@ -37,6 +41,8 @@ struct World {
     next_version: u64,
     /// Requests that were sent, newest last.
     sent: Vec<&'static str>,
+    /// Its schema has no `cause`.
+    knows_no_causes: bool,
 }
 
 impl World {
@@ -47,6 +53,7 @@ impl World {
             objects: BTreeMap::new(),
             next_version: 1,
             sent: Vec::new(),
+            knows_no_causes: false,
         }
     }
 
@@ -83,7 +90,11 @@ impl World {
         self.now = end;
     }
 
-    fn store(&mut self, name: &str, spec: ConflictSpec) -> Stored<ConflictSpec> {
+    fn store(&mut self, name: &str, mut spec: ConflictSpec) -> Stored<ConflictSpec> {
+        spec.cause.take_if(|_| self.knows_no_causes);
+        if let Some(unchanged) = self.objects.get(name).filter(|have| have.spec == spec) {
+            return unchanged.clone();
+        }
         let version = Version {
             uid: name.to_owned(),
             resource_version: self.next_version.to_string(),
@@ -181,6 +192,58 @@ fn object_is_created_replaced_and_deleted() {
     assert_eq!(world.local.next_due(), None);
     world.want("y", None);
     assert!(world.local.entries.is_empty(), "nothing is left to follow");
+}
+
+/// The same conflict with its cause.
+fn explained() -> ConflictSpec {
+    let mut spec = spec("a", "one");
+    spec.set_cause(Some(&cause()));
+    spec
+}
+
+#[test]
+fn cause_that_becomes_known_is_one_write() {
+    for knows_no_causes in [false, true] {
+        let mut world = World::new();
+        world.knows_no_causes = knows_no_causes;
+        world.local.complete();
+        world.want("x", Some(spec("a", "one")));
+        world.settle();
+        world.want("x", Some(explained()));
+        world.settle();
+        assert_eq!(world.sent(), ["create", "replace"]);
+        assert_eq!(world.local.next_due(), None);
+        // Everything else is still written.
+        world.want("x", Some(spec("a", "two")));
+        world.settle();
+        assert_eq!(world.pods("x"), Some("two"));
+        let cause = world.objects["x"].spec.cause.clone();
+        assert_eq!(cause.is_none(), knows_no_causes);
+    }
+}
+
+#[test]
+fn restart_keeps_the_cause_until_another_one_is_known() {
+    // The object is found before or after the conflict.
+    for is_found_first in [false, true] {
+        let mut world = World::new();
+        let stored = world.store("x", explained());
+        let list = vec![("x".to_owned(), stored)];
+        if is_found_first {
+            world.list(list.clone());
+        }
+        world.want("x", Some(spec("a", "one")));
+        world.list(list);
+        world.local.complete();
+        world.settle();
+        assert!(!world.sent().contains(&"replace"), "{is_found_first}");
+        let mut other = explained();
+        other.cause.as_mut().unwrap().name = "ipam_state_wiped".to_owned();
+        world.want("x", Some(other.clone()));
+        world.settle();
+        assert_eq!(world.sent(), ["replace"]);
+        assert_eq!(world.objects["x"].spec, other);
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ fn conflict(nodes: &[&str]) -> ConflictSpec {
         resolved_at: None,
         nodes: String::new(),
         pods: String::new(),
+        cause: None,
         claimants: claimants.collect(),
     }
 }

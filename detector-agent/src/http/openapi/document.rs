@@ -15,7 +15,7 @@ use detector_testkit::golden;
 use serde_json::{Map, Value, json};
 
 use crate::http::{
-    api::{ANOMALY_PARAMETERS, CLAIM_PARAMETERS, CONFLICT_PARAMETERS, HISTORY_PARAMETERS},
+    listed::{ANOMALY_PARAMETERS, CLAIM_PARAMETERS, CONFLICT_PARAMETERS, HISTORY_PARAMETERS},
     parameters::{MAX_LIMIT, Supported},
 };
 

@@ -35,7 +35,7 @@ use detector_event::{State, counted};
 pub(super) use self::blocks::MAX_ADDRESSES;
 pub(super) use self::blocks::NodeBlocks;
 pub(crate) use self::{
-    blocks::{BlockAllocation, allocations, is_of_node, range},
+    blocks::{allocations, is_of_node, range},
     lookup::BlockLookup,
     view::{Block, FollowedBlocks},
 };
@@ -57,7 +57,7 @@ use crate::{
 };
 
 /// The resource's name.
-const PLACE: &str = "ipamblocks.crd.projectcalico.org";
+pub(crate) const PLACE: &str = "ipamblocks.crd.projectcalico.org";
 /// Felix's default prefix of device names.
 const DEVICE_PREFIX: &str = "cali";
 

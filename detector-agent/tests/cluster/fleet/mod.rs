@@ -3,6 +3,7 @@
 mod alerts;
 mod crowd;
 mod duplicate;
+mod earlier;
 mod faults;
 
 use std::{

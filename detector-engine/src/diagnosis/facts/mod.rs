@@ -16,7 +16,7 @@ pub use node::{
 };
 pub use pool::{
     AllocationOwner, FileFacts, Filesystem, LivePods, LogLine, NetworkConfig, OwnedBy, PoolFacts,
-    PoolState, Removal, RemovedItem,
+    PoolState, Release, Removal, RemovedItem,
 };
 
 use crate::{

@@ -49,10 +49,12 @@ impl List {
             place: _,
             owners,
             live_pods,
+            releases,
             state,
         } = pool;
         self.add(owners);
         self.add(live_pods);
+        self.add(releases);
         match state {
             PoolState::HostLocal {
                 directory,

@@ -15,6 +15,8 @@ pub struct PoolFacts {
     pub owners: Known<Vec<AllocationOwner>>,
     /// The pods that have addresses from it.
     pub live_pods: Known<LivePods>,
+    /// The allocations of the address that the agent has seen and that are gone.
+    pub releases: Known<Vec<Release>>,
     /// What is particular to its IPAM.
     pub state: PoolState,
 }
@@ -60,6 +62,17 @@ pub struct AllocationOwner {
     pub is_pod_name: bool,
     /// When IPAM recorded it.
     pub allocated_at: Option<UnixTime>,
+}
+
+/// An allocation that the agent has seen and that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Whose it was.
+    pub of: OwnedBy,
+    /// When it was last seen.
+    pub seen: UnixTime,
+    /// When it went; `None` if that was not watched.
+    pub at: Option<UnixTime>,
 }
 
 /// Who the owner of an allocation is.

@@ -105,18 +105,18 @@ pub(super) fn no_handle_is_a_pod_name(facts: &Facts) -> bool {
 }
 
 /// The first pod whose allocation is missing from the pool that gave it, and for which `is` holds with the time when it was set up.
-/// An older state of the datastore has no allocations of pods that are younger than it: whether that is excluded.
+/// A state of the datastore from before the allocation does not have it either: whether that is excluded.
 fn forgotten(
     facts: &Facts,
     is_never_restored: Option<bool>,
     is: impl Fn(usize, SetUp) -> bool,
 ) -> Option<usize> {
     facts.victims().find(|&index| {
-        let set_up = facts.set_up(index);
-        let is_forgotten = |set_up: SetUp| {
-            is(index, set_up) && facts.is_never_restored_since(set_up.earliest) == is_never_restored
-        };
-        facts.is_from_pool(index) == Some(true) && set_up.is_some_and(is_forgotten)
+        let allocated = facts.last_allocated(index);
+        let is_never_restored_since = allocated.map(|at| facts.is_never_restored_since(at));
+        facts.is_from_pool(index) == Some(true)
+            && is_never_restored_since == Some(is_never_restored)
+            && facts.set_up(index).is_some_and(|set_up| is(index, set_up))
     })
 }
 
@@ -140,7 +140,11 @@ fn block_that_forgot(facts: &Facts, is_never_restored: Option<bool>) -> Option<P
         return None;
     };
     let since = *block_created.value()?;
-    let victim = forgotten(facts, is_never_restored, |_, set_up| since > set_up.latest)?;
+    let victim = forgotten(facts, is_never_restored, |index, set_up| {
+        // An allocation that was seen in the present block was released.
+        let seen = facts.release_of(index).map(|release| release.seen);
+        since > seen.unwrap_or(set_up.latest)
+    })?;
     let evidence = [
         evidence::birth("the block", block_created),
         evidence::sandbox(facts, victim),
@@ -181,7 +185,7 @@ pub(super) fn daemon_started_before_pods(facts: &Facts) -> bool {
 }
 
 /// When the agent saw the reservation of the address go, after `set_up`.
-fn removed_at(facts: &Facts, set_up: UnixTime) -> Option<(UnixTime, Option<Evidence>)> {
+fn removed_at(facts: &Facts, set_up: UnixTime) -> Option<(Option<UnixTime>, Option<Evidence>)> {
     let PoolState::HostLocal { removals, .. } = &facts.pool.value()?.state else {
         return None;
     };
@@ -190,14 +194,17 @@ fn removed_at(facts: &Facts, set_up: UnixTime) -> Option<(UnixTime, Option<Evide
         removal.at > set_up && removal.item == RemovedItem::Reservation(facts.address)
     });
     let first = ours.min_by_key(|removal| removal.at)?;
-    Some((first.at, evidence::removal(*first, source)))
+    Some((Some(first.at), evidence::removal(*first, source)))
 }
 
 pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
     let pool = facts.pool.value()?;
     let victim = forgotten(facts, Some(true), |_, set_up| pool.had_allocation(set_up))?;
     let set_up = facts.set_up(victim)?.latest;
-    let (since, removal) = removed_at(facts, set_up).unzip();
+    let (since, removal) = match facts.release_of(victim) {
+        Some(release) => (release.at, evidence::release(facts, victim)),
+        None => removed_at(facts, set_up).unwrap_or_default(),
+    };
     let owners = pool.known_owners().unwrap_or_default();
     // The lease was released before another pod got the address.
     let reused = owners.iter().filter_map(|owner| owner.allocated_at);
@@ -207,7 +214,7 @@ pub(super) fn live_lease_was_released(facts: &Facts) -> Option<Proof> {
         before.is_some_and(|nanos| Duration::from_nanos(nanos) <= JUST_BEFORE)
     };
     let evidence = [
-        removal.flatten(),
+        removal,
         evidence::sandbox(facts, victim),
         evidence::cni_result(facts, victim),
         evidence::configuration(facts, victim),

@@ -64,6 +64,39 @@ fn lease_in_the_datastore_may_be_lost_in_a_restore_that_nobody_noticed() {
 }
 
 #[test]
+fn allocation_that_was_seen_proves_its_release() {
+    let with = |release: Release, block: u64| {
+        let mut facts = released_from_older_pod();
+        let pool = pool_of(&mut facts);
+        pool.releases = known(vec![release]);
+        if let PoolState::Calico { block_created, .. } = &mut pool.state {
+            *block_created = known(minute(block));
+        }
+        diagnose(&facts)
+    };
+    let between_two_runs = with(release(0, 350, None), 0);
+    assert_eq!(between_two_runs.cause, Cause::ReleasedInUse);
+    assert_eq!(between_two_runs.since, None);
+    let last_seen = "the agent last saw 10.244.2.5 allocated to shop/web-1";
+    let mut evidence = between_two_runs.evidence.iter();
+    assert!(evidence.any(|e| e.fact == last_seen && e.at == Some(minute(350))));
+    assert_eq!(with(release(0, 350, 400), 380).cause, Cause::BlockRecreated);
+    // The datastore may have been replaced since; it was the allocation of another pod, or of an earlier one; the present block had it.
+    let of_another = Release {
+        of: OwnedBy::Other,
+        ..release(0, 350, 400)
+    };
+    for (release, block) in [
+        (release(0, 250, 400), 0),
+        (of_another, 0),
+        (release(0, A_CREATED - 1, 400), 0),
+        (release(0, 350, 400), 200),
+    ] {
+        assert_eq!(with(release, block).cause, Cause::Unknown);
+    }
+}
+
+#[test]
 fn networks_of_whereabouts_share_their_reservations() {
     let mut facts = released_reservation();
     let results = |facts: &mut Facts, ipam: &str| {

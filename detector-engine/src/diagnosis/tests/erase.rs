@@ -38,6 +38,7 @@ fn erase(facts: &mut Facts, eraser: &mut Eraser) {
     if let Known::Value(pool, _) = &mut facts.pool {
         eraser.visit(&mut pool.owners);
         eraser.visit(&mut pool.live_pods);
+        eraser.visit(&mut pool.releases);
         match &mut pool.state {
             PoolState::HostLocal {
                 directory,

@@ -27,6 +27,8 @@ enum Change {
     Live(usize),
     /// The agent saw this.
     Remove(RemovedItem, u64),
+    /// The agent last saw an allocation then.
+    Release(OwnedBy, u64),
     /// A third claimant, as another incident has it.
     Join(usize, usize),
 }
@@ -159,6 +161,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => vec(owned_by(), 0..3).prop_map(Change::Own),
         1 => (0..20_usize).prop_map(Change::Live),
         1 => (removed(), time()).prop_map(|(item, at)| Change::Remove(item, at)),
+        1 => (owned_by(), time()).prop_map(|(of, seen)| Change::Release(of, seen)),
         1 => (incident(), 0..2_usize).prop_map(|(from, of)| Change::Join(from, of)),
     ]
 }
@@ -180,7 +183,10 @@ fn apply(facts: &mut Facts, change: Change) {
         Change::Move(moment, at) => move_to(facts, moment, at),
         Change::Own(owners) => {
             if let Known::Value(facts, _) = &mut facts.pool {
-                *facts = pool(facts.network.clone(), facts.state.clone(), &owners);
+                *facts = PoolFacts {
+                    releases: facts.releases.clone(),
+                    ..pool(facts.network.clone(), facts.state.clone(), &owners)
+                };
             }
         }
         Change::Live(without_allocation) => {
@@ -201,6 +207,17 @@ fn apply(facts: &mut Facts, change: Change) {
                     at: minute(at),
                 });
                 *removals = known(all);
+            }
+        }
+        Change::Release(of, seen) => {
+            if let Known::Value(pool, _) = &mut facts.pool {
+                let mut all = pool.releases.value().cloned().unwrap_or_default();
+                all.push(Release {
+                    of,
+                    seen: minute(seen),
+                    at: None,
+                });
+                pool.releases = known(all);
             }
         }
         Change::Join(from, of) => {

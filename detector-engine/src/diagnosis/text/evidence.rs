@@ -169,6 +169,23 @@ pub(in crate::diagnosis) fn removal(removal: Removal, source: &Source) -> Option
     evidence(fact, source, Some(removal.at))
 }
 
+/// That an allocation of the claimant is gone which the agent has seen.
+pub(in crate::diagnosis) fn release(facts: &Facts, index: usize) -> Option<Evidence> {
+    let release = facts.release_of(index)?;
+    let source = facts.pool.value()?.releases.source()?;
+    let (address, pod) = (facts.address, pod(facts, index));
+    match release.at {
+        Some(at) => {
+            let fact = format!("the allocation of {address} to {pod} was removed");
+            evidence(fact, source, Some(at))
+        }
+        None => {
+            let fact = format!("the agent last saw {address} allocated to {pod}");
+            evidence(fact, source, Some(release.seen))
+        }
+    }
+}
+
 pub(in crate::diagnosis) fn filesystem(filesystem: &Known<Filesystem>) -> Option<Evidence> {
     let (filesystem, source) = filesystem.found()?;
     let fact = match filesystem {

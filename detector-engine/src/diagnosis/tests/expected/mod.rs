@@ -227,14 +227,14 @@ impl Table<'_> {
             let is_lost = times.any(|at| at < versions.noticed_at);
             return is_lost.then_some(Cause::DatastoreRestored);
         }
-        let is_watched = |pod: &Pod| pod.given_from.is_some_and(|at| versions.kept_at <= at);
+        let is_watched = |pod: &Pod| pod.had_it.is_some_and(|at| versions.kept_at <= at);
         let Some(block) = block else {
             return known()
                 .any(|pod| is_watched(pod))
                 .then_some(Cause::ReleasedInUse);
         };
         let block = block?;
-        let is_older = |pod: &Pod| pod.given_by.is_some_and(|at| block > at);
+        let is_older = |pod: &Pod| pod.seen.or(pod.given_by).is_some_and(|at| block > at);
         if known().any(|pod| is_watched(pod) && is_older(pod)) {
             return Some(Cause::BlockRecreated);
         }
@@ -380,12 +380,12 @@ impl Table<'_> {
         let versions = self.facts.resource_versions.value();
         let may_be_restored = |pod: &Pod| match versions {
             None => true,
-            Some(v) => v.now >= v.before && pod.given_from.is_some_and(|at| v.kept_at > at),
+            Some(v) => v.now >= v.before && pod.had_it.is_some_and(|at| v.kept_at > at),
         };
         let mut victims = self.victims().into_iter();
         victims.any(|pod| {
             self.is_pools(pod) == Some(true)
-                && pod.given_by.is_some_and(|at| *block > at)
+                && pod.seen.or(pod.given_by).is_some_and(|at| *block > at)
                 && may_be_restored(pod)
         })
     }

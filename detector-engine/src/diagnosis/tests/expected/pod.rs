@@ -8,6 +8,10 @@ pub(super) struct Pod {
     /// The times between which it was given the address.
     pub(super) given_from: Time,
     pub(super) given_by: Time,
+    /// When the agent last saw its allocation, which is gone.
+    pub(super) seen: Time,
+    /// When it had its allocation for the last time that is known.
+    pub(super) had_it: Time,
     pub(super) is_ready: bool,
     pub(super) is_stopped: bool,
     pub(super) is_gone: bool,
@@ -90,14 +94,26 @@ fn pod(facts: &Facts, index: usize) -> Pod {
         .value()
         .is_some_and(|own| own.iter().any(IpAddr::is_ipv4) && !own.contains(&facts.address));
     let result_missing = c.cni_results.is_absent();
+    let given_from = created.map(|created| created.max(stored_at.unwrap_or(created)));
+    let given_by = created.map(|created| {
+        let latest = UnixTime(created.0 + 240 * SECOND);
+        let assigned = c.assignment.value().and_then(|a| a.since);
+        created.max(stored_at.or(assigned).unwrap_or(latest))
+    });
+    let mut seen = None;
+    let releases = facts.pool.value().and_then(|pool| pool.releases.value());
+    for release in releases.into_iter().flatten() {
+        let is_its = matches!(&release.of, OwnedBy::Claimants(of) if of.contains(&index));
+        if is_its && given_by.is_some_and(|at| release.seen >= at) {
+            seen = seen.max(Some(release.seen));
+        }
+    }
     Pod {
         node: c.node.clone(),
-        given_from: created.map(|created| created.max(stored_at.unwrap_or(created))),
-        given_by: created.map(|created| {
-            let latest = UnixTime(created.0 + 240 * SECOND);
-            let assigned = c.assignment.value().and_then(|a| a.since);
-            created.max(stored_at.or(assigned).unwrap_or(latest))
-        }),
+        given_from,
+        given_by,
+        seen,
+        had_it: seen.or(given_from),
         is_ready: state == Some(SandboxState::Ready),
         is_stopped: state == Some(SandboxState::NotReady),
         is_gone,
