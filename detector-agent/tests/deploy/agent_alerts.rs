@@ -78,7 +78,7 @@ fn agents_that_do_not_work_have_their_alerts() {
         let query = "ALERTS{alertstate=\"firing\",alertname=~\"IPConflict.*\"}";
         let firing = prometheus.query(query)?;
         let is_firing = |alert: &&str| firing.iter().any(|(l, _)| l["alertname"] == *alert);
-        ensure!(alerts.iter().all(|alert| is_firing(alert)), "{firing:?}");
+        ensure!(alerts.iter().all(is_firing), "{firing:?}");
         Ok(())
     })
     .unwrap();
