@@ -2,7 +2,7 @@
 
 use std::{collections::hash_map::Entry, hash::Hash};
 
-use crate::hash::HashMap;
+use crate::hash::{HashMap, with_room};
 
 /// See the module.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Counts<K>(HashMap<K, usize>);
 
 impl<K> Default for Counts<K> {
     fn default() -> Self {
-        Self(HashMap::default())
+        Self(with_room())
     }
 }
 

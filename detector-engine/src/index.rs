@@ -2,7 +2,10 @@
 
 use std::{collections::hash_map::Entry, hash::Hash};
 
-use crate::{hash::HashMap, small_set::SmallSet};
+use crate::{
+    hash::{HashMap, with_room},
+    small_set::SmallSet,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -10,7 +13,7 @@ pub(crate) struct Index<K, V>(HashMap<K, SmallSet<V>>);
 
 impl<K, V> Default for Index<K, V> {
     fn default() -> Self {
-        Self(HashMap::default())
+        Self(with_room())
     }
 }
 

@@ -158,7 +158,7 @@ impl EventMaker {
         self.serial += 1;
         Event {
             specversion: SpecVersion::V1,
-            // Not formatted, which takes five times as many instructions.
+            // Formatting would take more instructions.
             id: [&self.run, "-", &self.serial.to_string()].concat(),
             source: self.source.clone(),
             event_type,

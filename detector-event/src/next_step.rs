@@ -226,7 +226,7 @@ impl ConflictSituation<'_> {
                 not_rightful = not_rightful()
             ),
             (ConflictKind::Duplicate, Confidence::Observed) => match (self.suspects)() {
-                // Of nearly every conflict that only frames show. Not formatted, which takes five times as many instructions.
+                // Most conflicts that frames show have one of these two. Formatting would take several times as many instructions.
                 Some(suspects) => [
                     "Only ARP, NDP or the neighbour table shows the claim of ",
                     &suspects,
@@ -235,9 +235,12 @@ impl ConflictSituation<'_> {
                     " (a VIP, a proxy); otherwise delete it.",
                 ]
                 .concat(),
-                None => format!(
-                    "What the agent saw does not decide between the pods: find out which of them was given {them} (status.podIPs, the record of the container runtime), and delete the other."
-                ),
+                None => [
+                    "What the agent saw does not decide between the pods: find out which of them was given ",
+                    them,
+                    " (status.podIPs, the record of the container runtime), and delete the other.",
+                ]
+                .concat(),
             },
             (ConflictKind::Duplicate, Confidence::Certain) => match (&self.newest, (self.to_recreate)()) {
                 (Some((newest, by)), Some(others)) => format!(

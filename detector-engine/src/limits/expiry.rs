@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, hash::Hash, net::IpAddr};
 
-use crate::{hash::HashMap, model::Timestamp};
+use crate::{
+    hash::{HashMap, with_room},
+    model::Timestamp,
+};
 
 /// What to check, each at one time. An early check is harmless: it changes nothing by itself and schedules the next.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ impl<K> Default for ExpiryQueue<K> {
     fn default() -> Self {
         Self {
             queue: BTreeSet::new(),
-            scheduled: HashMap::default(),
+            scheduled: with_room(),
         }
     }
 }

@@ -9,7 +9,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    hash::HashMap,
+    hash::{HashMap, with_room},
     limits::expiry::ExpiryQueue,
     model::{
         AnomalyId, Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Effect,
@@ -64,7 +64,7 @@ impl Lifecycle {
     pub(crate) fn new(settings: &Arc<Settings>) -> Self {
         Self {
             settings: Arc::clone(settings),
-            open: HashMap::default(),
+            open: with_room(),
             counts: Default::default(),
             ids: IdSequence::new(settings.id_seed),
             limit: ConflictLimit::default(),

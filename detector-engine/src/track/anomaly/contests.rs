@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use crate::{
-    hash::HashMap,
+    hash::{HashMap, with_room},
     index::Index,
     model::{
         Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey,
@@ -25,13 +25,23 @@ struct Contest {
 }
 
 /// The contested conflicts, by address and by device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Contests {
     by_address: HashMap<IpAddr, Vec<Contest>>,
     /// The conflicts that each device contests, the oldest first.
     by_device: Index<DeviceKey, (Timestamp, ConflictId, IpAddr)>,
     /// Of the conflicts that each device contests: how many have their traffic sent to it, and how many to others.
     receivers: HashMap<DeviceKey, (usize, usize)>,
+}
+
+impl Default for Contests {
+    fn default() -> Self {
+        Self {
+            by_address: with_room(),
+            by_device: Index::default(),
+            receivers: with_room(),
+        }
+    }
 }
 
 impl Contests {
