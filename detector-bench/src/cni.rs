@@ -1,4 +1,5 @@
-//! How much slower the creation of a pod's network is with the agent: ADD by the real plugins `ptp` and `bridge`.
+//! How much slower the creation of a pod's network is with the agent: ADD by the real plugins `ptp` and `bridge`, and by `ptp` with an
+//! agent that attaches to TCX.
 //!
 //! A measurement is a series of pods added one right after the other, as on a node after a restart: what the agent does about a pod
 //! after its ADD has ended delays the next ones, and is part of the result. Three equal nodes take turns, one of them with an agent;
@@ -48,11 +49,21 @@ pub struct CniOptions {
 /// A plugin fails or is not installed.
 pub fn run(agent: &Path, options: CniOptions) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    for (plugin, create) in [("ptp", ptp as Create), ("bridge", bridge)] {
+    for (plugin, create, attach) in [
+        ("ptp", ptp as Create, "auto"),
+        ("bridge", bridge, "auto"),
+        ("ptp", ptp, "tcx"),
+    ] {
         let nodes = (0..NODES)
             .map(|number| CniNode::new(plugin, number, create))
             .collect::<Result<Vec<_>>>()?;
-        figures.extend(measure(agent, plugin, &nodes, options)?);
+        let command = AgentCommand::run(agent).arg("--attach").arg(attach);
+        let blocks = measure(&command, &nodes, options)?;
+        let name = match attach {
+            "auto" => plugin.to_owned(),
+            _ => format!("{plugin} with --attach {attach}"),
+        };
+        figures.extend(figures_of(&name, &blocks));
     }
     Ok(figures)
 }
@@ -68,12 +79,10 @@ fn bridge(network: &str, subnet: &str) -> Result<Cni> {
 }
 
 fn measure(
-    agent: &Path,
-    plugin: &str,
+    command: &AgentCommand,
     nodes: &[CniNode],
     options: CniOptions,
-) -> Result<Vec<Figure>> {
-    let command = AgentCommand::run(agent);
+) -> Result<Blocks<NODES>> {
     let started = Instant::now();
     let mut blocks = Blocks::<NODES>::default();
     loop {
@@ -83,7 +92,7 @@ fn measure(
             let mut turn = nodes.iter().cycle().skip(place);
             let (with, without, again) = (turn.next(), turn.next(), turn.next());
             let Some(running) = with else { continue };
-            let running = Agent::start_ready(&running.node, &command)?;
+            let running = Agent::start_ready(&running.node, command)?;
             thread::sleep(SETTLE_TIME);
             let until = Instant::now() + options.stay;
             while Instant::now() < until {
@@ -102,7 +111,7 @@ fn measure(
         }
         let is_sufficient = effect(&blocks).uncertainty <= options.uncertainty;
         if is_sufficient || started.elapsed() + round.elapsed() > options.time_limit {
-            return Ok(figures(plugin, &blocks));
+            return Ok(blocks);
         }
     }
 }
@@ -112,7 +121,7 @@ fn effect(blocks: &Blocks<NODES>) -> Effect {
     Effect::of(&blocks.map(|of| of(WITH) - (of(WITHOUT) + of(AGAIN)) / 2.0))
 }
 
-fn figures(plugin: &str, blocks: &Blocks<NODES>) -> Vec<Figure> {
+fn figures_of(plugin: &str, blocks: &Blocks<NODES>) -> Vec<Figure> {
     let (effect, same) = (effect(blocks), blocks.effect(AGAIN, WITHOUT));
     let name = format!("time added to a CNI ADD by {plugin}");
     vec![

@@ -22,13 +22,13 @@
 //!
 //! The rules are described in `docs/detection-rules.md`.
 
+mod ascii;
 mod counts;
 pub mod diagnosis;
 #[doc(hidden)]
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hash;
-mod hex;
 mod index;
 mod limits;
 mod mirror;
@@ -36,11 +36,13 @@ mod model;
 mod names;
 mod rules;
 mod small_set;
+mod sorted_map;
 mod step;
 #[cfg(test)]
 mod tests;
 mod track;
 
+pub use ascii::{ASCII, serialize_ascii};
 pub use limits::claimed_addresses::{AddressHolder, ClaimedUpdate, MAX_CLAIMED_ADDRESSES};
 pub use mirror::facts::MAX_ASSIGNMENTS;
 pub use model::*;

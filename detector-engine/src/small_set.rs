@@ -1,7 +1,11 @@
-//! A set that nearly always has one element: a pod has one address, an address one claimant. One element needs no allocation
-//! of its own; further ones are kept in a tree, so that a set which a pod makes grow stays fast.
+//! A set that nearly always has one or two elements: a pod has one address and a link-local one, an address one claimant. One element
+//! needs no allocation of its own, and few are a list of exactly that length; more are kept in a tree, so that a set which a pod makes
+//! grow stays fast.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, slice};
+
+/// The most elements of a list.
+const FEW: usize = 8;
 
 /// See the module.
 #[expect(
@@ -13,6 +17,8 @@ pub(super) enum SmallSet<T> {
     #[default]
     Empty,
     One(T),
+    /// Two to [`FEW`], sorted.
+    Few(Box<[T]>),
     /// Any number; rare.
     Many(Box<BTreeSet<T>>),
 }
@@ -20,9 +26,8 @@ pub(super) enum SmallSet<T> {
 impl<T: Ord> SmallSet<T> {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Empty => 0,
-            Self::One(_) => 1,
             Self::Many(all) => all.len(),
+            few => few.few().len(),
         }
     }
 
@@ -30,11 +35,19 @@ impl<T: Ord> SmallSet<T> {
         self.len() == 0
     }
 
+    /// The elements that are not in a tree.
+    fn few(&self) -> &[T] {
+        match self {
+            Self::One(only) => slice::from_ref(only),
+            Self::Few(few) => few,
+            Self::Empty | Self::Many(_) => &[],
+        }
+    }
+
     pub(super) fn contains(&self, wanted: &T) -> bool {
         match self {
-            Self::Empty => false,
-            Self::One(only) => only == wanted,
             Self::Many(all) => all.contains(wanted),
+            few => few.few().contains(wanted),
         }
     }
 
@@ -47,7 +60,15 @@ impl<T: Ord> SmallSet<T> {
             return false;
         }
         *self = match std::mem::take(self) {
-            Self::One(only) => Self::Many(Box::new(BTreeSet::from([only, new]))),
+            Self::One(only) if only < new => Self::Few(Box::new([only, new])),
+            Self::One(only) => Self::Few(Box::new([new, only])),
+            Self::Few(few) if few.len() < FEW => {
+                let place = few.partition_point(|known| *known < new);
+                let mut few = few.into_vec();
+                few.insert(place, new);
+                Self::Few(few.into_boxed_slice())
+            }
+            Self::Few(few) => Self::Many(Box::new(few.into_iter().chain([new]).collect())),
             Self::Empty | Self::Many(_) => Self::One(new),
         };
         true
@@ -58,22 +79,29 @@ impl<T: Ord> SmallSet<T> {
         if !self.contains(old) {
             return false;
         }
-        if let Self::Many(all) = self {
-            all.remove(old);
+        match self {
+            Self::Many(all) => {
+                all.remove(old);
+            }
+            Self::Few(few) => {
+                let mut left = std::mem::take(few).into_vec();
+                left.retain(|known| known != old);
+                *few = left.into_boxed_slice();
+            }
+            Self::One(_) | Self::Empty => *self = Self::Empty,
         }
-        if matches!(self, Self::One(_)) || self.is_empty() {
+        if self.is_empty() {
             *self = Self::Empty;
         }
         true
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
-        let (only, all) = match self {
-            Self::Empty => (None, None),
-            Self::One(only) => (Some(only), None),
-            Self::Many(all) => (None, Some(all.iter())),
+        let all = match self {
+            Self::Many(all) => Some(all.iter()),
+            _ => None,
         };
-        only.into_iter().chain(all.into_iter().flatten())
+        self.few().iter().chain(all.into_iter().flatten())
     }
 
     pub(super) fn last(&self) -> Option<&T> {
@@ -86,6 +114,20 @@ impl<T: Ord + Copy> SmallSet<T> {
         let first = self.iter().next().copied()?;
         self.remove(&first);
         Some(first)
+    }
+}
+
+impl<T: Ord> Extend<T> for SmallSet<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        for item in items {
+            self.insert(item);
+        }
+    }
+}
+
+impl<'a, T: Ord + Copy + 'a> Extend<&'a T> for SmallSet<T> {
+    fn extend<I: IntoIterator<Item = &'a T>>(&mut self, items: I) {
+        self.extend(items.into_iter().copied());
     }
 }
 
@@ -105,12 +147,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_tree_set(ops in proptest::collection::vec((0..4_u8, 0..6_u8), 0..60)) {
+        fn behaves_like_a_tree_set(ops in proptest::collection::vec((0..5_u8, 0..12_u8), 0..60)) {
             let (mut small, mut model) = (SmallSet::default(), BTreeSet::new());
             for (op, value) in ops {
                 match op {
-                    0 | 1 => prop_assert_eq!(small.insert(value), model.insert(value)),
-                    2 => prop_assert_eq!(small.remove(&value), model.remove(&value)),
+                    0..=2 => prop_assert_eq!(small.insert(value), model.insert(value)),
+                    3 => prop_assert_eq!(small.remove(&value), model.remove(&value)),
                     _ => prop_assert_eq!(small.pop_first(), model.pop_first()),
                 }
                 prop_assert!(small.iter().eq(model.iter()));

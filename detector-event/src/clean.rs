@@ -15,6 +15,16 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     replace(text, |c| c.is_control() || is_invisible(c))
 }
 
+/// As [`clean`], of a text of one's own.
+#[must_use]
+pub(crate) fn cleaned(text: String) -> String {
+    let replaced = match clean(&text) {
+        Cow::Owned(replaced) => Some(replaced),
+        Cow::Borrowed(_) => None,
+    };
+    replaced.unwrap_or(text)
+}
+
 /// A line of the log, which has escaped control characters and colours.
 #[must_use]
 pub fn clean_log_line(line: &str) -> Cow<'_, str> {

@@ -87,9 +87,9 @@ impl SubjectKind {
     #[must_use]
     pub fn runbook_url(self) -> String {
         match self {
+            // Part of each event: joining takes half as many instructions as formatting.
             Self::Conflict(kind) => {
-                let name = self.alert_name();
-                format!("{}/{name}.md#{}", runbooks(), kind.name())
+                [runbooks(), "/", self.alert_name(), ".md#", kind.name()].concat()
             }
             Self::Anomaly(_) => format!("{}/{}.md", runbooks(), self.alert_name()),
         }

@@ -74,6 +74,8 @@ impl<T: ContractName> de::Visitor<'_> for NameVisitor<T> {
 
 /// `#[serde(with = "name")]` for a [`ContractName`].
 pub mod name {
+    use std::any::type_name;
+
     use super::*;
 
     /// For serde.
@@ -84,7 +86,8 @@ pub mod name {
         value: &T,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(value.contract_name())
+        // As a derived enum does.
+        serializer.serialize_unit_variant(type_name::<T>(), 0, value.contract_name())
     }
 
     /// For serde.
@@ -174,7 +177,7 @@ pub mod list {
 pub mod optional_mac {
     use std::borrow::Cow;
 
-    use detector_engine::Mac;
+    use detector_engine::{Mac, serialize_ascii};
     use serde::Deserialize;
 
     use super::*;
@@ -186,7 +189,7 @@ pub mod optional_mac {
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(mac: &Option<Mac>, serializer: S) -> Result<S::Ok, S::Error> {
         match mac {
-            Some(mac) => serializer.collect_str(mac),
+            Some(mac) => serialize_ascii(&mac.text(), serializer),
             None => serializer.serialize_none(),
         }
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use detector_engine::Timestamp as Monotonic;
+use detector_engine::{Timestamp as Monotonic, serialize_ascii};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -18,6 +18,17 @@ pub struct WallTime {
     /// Since the Unix epoch; between [`Timestamp::MIN`] and [`Timestamp::MAX`].
     micros: i64,
 }
+
+/// The digits of the numbers below 100.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number as usize] = [b'0' + number / 10, b'0' + number % 10];
+        number += 1;
+    }
+    pairs
+};
 
 impl WallTime {
     /// The present time.
@@ -48,8 +59,8 @@ impl WallTime {
     /// As text, if it is not before 1970: an event contains nine times, and jiff takes 900 instructions for each.
     fn common_text(self) -> Option<[u8; 27]> {
         let micros = u64::try_from(self.micros).ok()?;
-        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        let (seconds, micros) = (micros / 1_000_000, (micros % 1_000_000) as u32);
+        let (days, second) = ((seconds / 86_400) as u32, (seconds % 86_400) as u32);
         // https://howardhinnant.github.io/date_algorithms.html#civil_from_days: years begin in March, eras of 400 years in 0000.
         let days = days + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
@@ -59,23 +70,21 @@ impl WallTime {
         let day = day - (153 * month + 2) / 5 + 1;
         let is_next_year = month >= 10;
         let month = if is_next_year { month - 9 } else { month + 3 };
-        let year = 400 * era + year + u64::from(is_next_year);
+        let year = 400 * era + year + u32::from(is_next_year);
         let mut text = *b"0000-00-00T00:00:00.000000Z";
-        for (at, number) in [
-            (0, year / 100),
-            (2, year % 100),
-            (5, month),
-            (8, day),
-            (11, second / 3_600),
-            (14, second / 60 % 60),
-            (17, second % 60),
-            (20, micros / 10_000),
-            (22, micros / 100 % 100),
-            (24, micros % 100),
-        ] {
-            text[at] += (number / 10) as u8;
-            text[at + 1] += (number % 10) as u8;
-        }
+        let mut put = |at: usize, number: u32| {
+            text[at..at + 2].copy_from_slice(&PAIRS[number as usize]);
+        };
+        put(0, year / 100);
+        put(2, year % 100);
+        put(5, month);
+        put(8, day);
+        put(11, second / 3_600);
+        put(14, second % 3_600 / 60);
+        put(17, second % 60);
+        put(20, micros / 10_000);
+        put(22, micros / 100 % 100);
+        put(24, micros % 100);
         Some(text)
     }
 
@@ -153,9 +162,8 @@ impl FromStr for WallTime {
 
 impl Serialize for WallTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = self.common_text();
-        match text.as_ref().and_then(|text| str::from_utf8(text).ok()) {
-            Some(text) => serializer.serialize_str(text),
+        match self.common_text() {
+            Some(text) => serialize_ascii(&text, serializer),
             None => serializer.collect_str(self),
         }
     }

@@ -133,14 +133,16 @@ impl Core {
 
     /// Steps the engine and applies the effects.
     pub(super) fn step(&mut self, observation: TimedObservation) {
-        if let Some(kind) = kind(&observation.observation) {
-            let observations = &self.outputs.metrics.observations;
-            observations.get_or_create(&Kind::observation(kind)).inc();
-        }
+        let kind = kind(&observation.observation);
         self.engine
             .step(clock::now(), observation, &mut self.effects);
         if !self.effects.is_empty() {
             self.apply_effects();
+        }
+        // Looked up by labels: after the event line.
+        if let Some(kind) = kind {
+            let observations = &self.outputs.metrics.observations;
+            observations.get_or_create(&Kind::observation(kind)).inc();
         }
     }
 

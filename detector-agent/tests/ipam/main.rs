@@ -8,6 +8,7 @@
 
 mod advice;
 mod host_local;
+mod leases;
 mod remote;
 mod sources;
 

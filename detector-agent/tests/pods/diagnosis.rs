@@ -203,15 +203,19 @@ fn drift_after_a_wipe_is_explained_once_before_any_conflict() {
     }
     agent.terminate(DEADLINE).unwrap();
 
-    // The next run explains it to those who ask, which is no news.
+    // The next run explains it to those who ask, which is no news. It knows when that was from the one that saw it.
     let mut agent = Agent::start_ready(&node, &command).unwrap();
     let client = TestClient::of_agent(&node);
     until(DEADLINE, "the diagnoses of the next run", || {
         let open = client.get("/api/v1/anomalies")?.json()?;
         let open = open["anomalies"].as_array().context("no list")?;
-        let known = open
-            .iter()
-            .filter(|a| a["diagnosis"]["cause"] == "ipam_state_wiped");
+        let is_explained = |anomaly: &&Value| {
+            let diagnosis = &anomaly["diagnosis"];
+            diagnosis["cause"] == "ipam_state_wiped"
+                && diagnosis["since"].is_string()
+                && (time(&diagnosis["since"]) - wiped).abs() < 2.0
+        };
+        let known = open.iter().filter(is_explained);
         ensure!(known.count() == 3, "{open:#?}");
         Ok(())
     })

@@ -1,5 +1,5 @@
 //! What is attached to the pods' devices while traffic is measured: nothing, an empty program, or the agent's program, on the
-//! ingress side of `clsact` as the agent attaches by default.
+//! ingress side of `clsact` as the agent attaches by default, or on TCX as with `--attach tcx`.
 //!
 //! The agent's program is the one that a running agent has loaded, with that agent's maps and settings. It is attached here instead
 //! of by that agent, which is in another network namespace, because this takes less than a millisecond.
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf,
     programs::{
-        ProgramInfo, SchedClassifier, TcAttachType, loaded_programs,
+        LinkOrder, ProgramInfo, SchedClassifier, TcAttachType, loaded_programs,
         tc::{NlOptions, SchedClassifierLinkId, TcAttachOptions, qdisc_add_clsact},
     },
 };
@@ -38,6 +38,15 @@ pub(super) enum Arm {
     Agent,
 }
 
+/// Where programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hook {
+    /// A filter on `clsact`, which is added for it.
+    Clsact,
+    /// TCX, since Linux 6.6.
+    Tcx,
+}
+
 /// Changes what is attached to some devices of this thread's network namespace.
 pub(super) struct Arms<'d> {
     devices: &'d [&'d str],
@@ -45,6 +54,8 @@ pub(super) struct Arms<'d> {
     empty: Ebpf,
     agent: SchedClassifier,
     arm: Arm,
+    /// Of `arm`.
+    hook: Hook,
     links: Vec<SchedClassifierLinkId>,
     netlink: Socket,
 }
@@ -71,13 +82,14 @@ impl<'d> Arms<'d> {
             empty,
             agent: SchedClassifier::from_program_info(agent, "ipconflict_arp_ndp".into())?,
             arm: Arm::Nothing,
+            hook: Hook::Clsact,
             links: Vec::new(),
             netlink,
         })
     }
 
-    /// Detaches what is attached and attaches that of `arm`, even if it is the same.
-    pub(super) fn switch(&mut self, arm: Arm) -> Result<()> {
+    /// Detaches what is attached and attaches that of `arm` to `hook`, even if it is the same.
+    pub(super) fn switch(&mut self, arm: Arm, hook: Hook) -> Result<()> {
         let before = match self.arm {
             Arm::Nothing => None,
             Arm::Empty => Some(classifier(&mut self.empty)?),
@@ -87,24 +99,31 @@ impl<'d> Arms<'d> {
             for link in self.links.drain(..) {
                 program.detach(link).context("detaching a program")?;
             }
-            for device in self.devices {
-                remove_clsact(&self.netlink, device)?;
+            if self.hook == Hook::Clsact {
+                for device in self.devices {
+                    remove_clsact(&self.netlink, device)?;
+                }
             }
         }
-        self.arm = arm;
+        (self.arm, self.hook) = (arm, hook);
         let program = match arm {
             Arm::Nothing => return Ok(()),
             Arm::Empty => classifier(&mut self.empty)?,
             Arm::Agent => &mut self.agent,
         };
         for device in self.devices {
-            qdisc_add_clsact(device).with_context(|| format!("adding clsact to {device}"))?;
-            let place = NlOptions {
-                priority: 1,
-                handle: 1.into(),
-                ..NlOptions::default()
+            let options = match hook {
+                Hook::Clsact => {
+                    qdisc_add_clsact(device)
+                        .with_context(|| format!("adding clsact to {device}"))?;
+                    TcAttachOptions::Netlink(NlOptions {
+                        priority: 1,
+                        handle: 1.into(),
+                        ..NlOptions::default()
+                    })
+                }
+                Hook::Tcx => TcAttachOptions::TcxOrder(LinkOrder::first()),
             };
-            let options = TcAttachOptions::Netlink(place);
             let link = program
                 .attach_with_options(device, TcAttachType::Ingress, options)
                 .with_context(|| format!("attaching a program to {device}"))?;

@@ -38,7 +38,8 @@ impl Links {
 
     /// The L2 domain of frames with these tags on a link.
     pub(crate) fn l2_domain(&self, ifindex: IfIndex, vlan: Vlan) -> L2Domain {
-        if let Some(LinkKind::Vlan { parent, id, .. }) = self.kind(ifindex)
+        let link = self.get(ifindex).map(|state| &state.link);
+        if let Some(LinkKind::Vlan { parent, id, .. }) = link.map(|link| link.kind)
             && self.is_bridge(parent)
             && vlan == Vlan::default()
         {
@@ -50,7 +51,9 @@ impl Links {
                 },
             };
         }
-        let switch = self.switch_of(ifindex).unwrap_or(ifindex);
+        let master = link.and_then(|link| link.master);
+        let switch = master.filter(|master| self.is_switch(*master));
+        let switch = switch.unwrap_or(ifindex);
         // A tag comes from the sender; the bridge adds the port's PVID to a frame without one.
         let untagged = self.untagged_vlan(switch, ifindex);
         L2Domain {

@@ -4,7 +4,7 @@ use std::{fmt, num::ParseIntError};
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::hex::hex;
+use crate::ascii::{hex, serialize_ascii};
 
 /// Defines an id of 128 bits, which is 32 hexadecimal digits as text.
 macro_rules! id {
@@ -14,20 +14,27 @@ macro_rules! id {
         #[serde(try_from = "String")]
         pub struct $type(pub u128);
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl $type {
+            /// Its digits in ASCII.
+            fn text(self) -> [u8; 32] {
                 let mut text = [0; 32];
                 let (digits, _) = text.as_chunks_mut();
                 for (digits, byte) in digits.iter_mut().zip(self.0.to_be_bytes()) {
                     *digits = hex(byte);
                 }
-                f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
+                text
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
             }
         }
 
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serialize_ascii(&self.text(), serializer)
             }
         }
 

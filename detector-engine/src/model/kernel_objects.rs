@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{hex::hex, names::named};
+use crate::{ascii::hex, names::named};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
 #[derive(
@@ -39,13 +39,21 @@ impl std::ops::Add<std::time::Duration> for Timestamp {
 )]
 pub struct Mac(pub [u8; 6]);
 
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Mac {
+    /// `aa:bb:cc:dd:ee:ff`, in ASCII.
+    #[must_use]
+    pub fn text(self) -> [u8; 17] {
         let mut text = *b"00:00:00:00:00:00";
         for (digits, byte) in text.chunks_mut(3).zip(self.0) {
             digits[..2].copy_from_slice(&hex(byte));
         }
-        f.write_str(str::from_utf8(&text).map_err(|_| fmt::Error)?)
+        text
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
     }
 }
 

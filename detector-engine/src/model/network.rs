@@ -22,6 +22,9 @@ pub enum Network {
     Link(String),
 }
 
+/// The name of [`Network::Node`].
+const NODE: &str = "node";
+
 /// Not the name of a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the name of a network")]
@@ -30,7 +33,7 @@ pub struct NotANetwork(String);
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node => f.write_str("node"),
+            Self::Node => f.write_str(NODE),
             Self::Vrf(name) => write!(f, "vrf:{name}"),
             Self::Bridge(name) => write!(f, "bridge:{name}"),
             Self::Cni(name) => write!(f, "cni:{name}"),
@@ -46,7 +49,7 @@ impl FromStr for Network {
     fn from_str(text: &str) -> Result<Self, NotANetwork> {
         let parts = text.split_once(':').map(|(kind, name)| (kind, name.into()));
         match parts {
-            None if text == "node" => Ok(Self::Node),
+            None if text == NODE => Ok(Self::Node),
             Some(("vrf", name)) => Ok(Self::Vrf(name)),
             Some(("bridge", name)) => Ok(Self::Bridge(name)),
             Some(("cni", name)) => Ok(Self::Cni(name)),
@@ -58,7 +61,10 @@ impl FromStr for Network {
 
 impl Serialize for Network {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        match self {
+            Self::Node => serializer.serialize_str(NODE),
+            _ => serializer.collect_str(self),
+        }
     }
 }
 

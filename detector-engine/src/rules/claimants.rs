@@ -1,10 +1,7 @@
 //! Derives the claimants of an address from the facts. The same facts always give the same
 //! claimants.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    net::IpAddr,
-};
+use std::net::IpAddr;
 
 use crate::{
     mirror::{
@@ -21,6 +18,7 @@ use crate::{
         dedup::{drop_resolved_bridge_claims, drop_same_pod_claims},
         evidence::{frame_evidence, neighbour_evidence},
     },
+    sorted_map::SortedMap,
 };
 
 /// The state that a derivation reads.
@@ -31,7 +29,7 @@ pub(crate) struct ClaimContext<'a> {
 }
 
 /// The claimants of one address by scope, oldest first.
-pub(crate) type Derived = BTreeMap<Scope, Vec<Claimant>>;
+pub(crate) type Derived = SortedMap<Scope, Vec<Claimant>>;
 
 /// A claimant whose evidence is still being collected.
 pub(crate) struct Draft {
@@ -39,9 +37,8 @@ pub(crate) struct Draft {
     pub(crate) strength: Strength,
 }
 
-/// The claimants of one address, while their evidence is being collected.
-/// They are boxed because a node of the map has room for eleven: 4 KiB of drafts, for which the allocator tidies up each time.
-pub(crate) type Drafts = BTreeMap<(Scope, ClaimantId), Box<Draft>>;
+/// The claimants of one address, while their evidence is being collected. They are boxed because the map moves its values.
+pub(crate) type Drafts = SortedMap<(Scope, ClaimantId), Box<Draft>>;
 
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,9 +70,9 @@ impl ClaimContext<'_> {
             .get(address)
             .filter(|_| is_claimable(address))
         else {
-            return Derived::new();
+            return Derived::default();
         };
-        let mut drafts = Drafts::new();
+        let mut drafts = Drafts::default();
         for support in self.supports(address, facts, now) {
             self.add(&mut drafts, support);
         }
@@ -88,7 +85,6 @@ impl ClaimContext<'_> {
         self.add_host(address, facts, &mut drafts);
 
         let is_shared = |draft: &Draft| self.is_shared(facts, &draft.claimant);
-        let mut derived = Derived::new();
         let tentative: Vec<_> = drafts
             .iter()
             .filter(|(_, d)| d.strength != Strength::Full)
@@ -106,16 +102,26 @@ impl ClaimContext<'_> {
                 drafts.remove(&key);
             }
         }
-        for ((scope, _), draft) in drafts {
-            let mut claimant = draft.claimant;
-            claimant.summarize();
-            self.look_up_records(address, &mut claimant);
-            derived.entry(scope).or_default().push(claimant);
-        }
-        for claimants in derived.values_mut() {
-            drop_same_pod_claims(claimants, &self.mirror.links);
-            drop_resolved_bridge_claims(claimants);
+        let mut derived = Derived::default();
+        let mut drafts = drafts.into_iter();
+        while let Some(((scope, _), _)) = drafts.as_slice().first() {
+            let scope = *scope;
+            let in_scope = drafts
+                .as_slice()
+                .iter()
+                .take_while(|((of, _), _)| *of == scope);
+            let count = in_scope.count();
+            // A conflict keeps the list: without room for more.
+            let mut claimants = Vec::with_capacity(count);
+            for (_, mut draft) in drafts.by_ref().take(count) {
+                draft.claimant.summarize();
+                self.look_up_records(address, &mut draft.claimant);
+                claimants.push(draft.claimant);
+            }
+            drop_same_pod_claims(&mut claimants, &self.mirror.links);
+            drop_resolved_bridge_claims(&mut claimants);
             claimants.sort_by_key(|c| (c.since, c.id));
+            derived.insert(scope, claimants);
         }
         derived
     }
@@ -287,25 +293,23 @@ impl ClaimContext<'_> {
                 mac: link.link.mac,
                 detail: Some(EvidenceDetail::OnNode),
             };
-            drafts.entry((scope, ClaimantId::Host)).or_insert_with(|| {
-                Box::new(Draft {
-                    claimant: Claimant {
-                        evidence: vec![evidence],
-                        peer: None,
-                        ..self.claimant(ClaimantId::Host, link)
-                    },
-                    strength: Strength::Full,
-                })
-            });
+            let key = (scope, ClaimantId::Host);
+            if !drafts.contains_key(&key) {
+                let claimant = Claimant {
+                    evidence: vec![evidence],
+                    peer: None,
+                    ..self.claimant(ClaimantId::Host, link)
+                };
+                let strength = Strength::Full;
+                drafts.insert(key, Box::new(Draft { claimant, strength }));
+            }
         }
     }
 
     pub(crate) fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
-        let master = self
-            .mirror
-            .links
-            .switch_of(link.link.ifindex)
-            .and_then(|switch| self.mirror.links.get(switch));
+        let links = &self.mirror.links;
+        let master = link.link.master.filter(|master| links.is_switch(*master));
+        let master = master.and_then(|master| links.get(master));
         let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
         Claimant {
             master: master.map(|m| m.link.name.clone()),
@@ -326,20 +330,16 @@ impl ClaimContext<'_> {
             seen: evidence.seen.on_device_from(link.appeared),
             ..evidence
         };
-        match drafts.entry((scope, id)) {
-            Entry::Occupied(known) => {
-                let draft = known.into_mut();
-                draft.claimant.evidence.push(evidence);
-                draft.strength = draft.strength.max(strength);
-            }
-            Entry::Vacant(place) => {
-                // Most have one piece of evidence: no room for more.
-                let claimant = Claimant {
-                    evidence: vec![evidence],
-                    ..self.claimant(id, link)
-                };
-                place.insert(Box::new(Draft { claimant, strength }));
-            }
+        if let Some(draft) = drafts.get_mut(&(scope, id)) {
+            draft.claimant.evidence.push(evidence);
+            draft.strength = draft.strength.max(strength);
+        } else {
+            // Most have one piece of evidence: no room for more.
+            let claimant = Claimant {
+                evidence: vec![evidence],
+                ..self.claimant(id, link)
+            };
+            drafts.insert((scope, id), Box::new(Draft { claimant, strength }));
         }
     }
 }

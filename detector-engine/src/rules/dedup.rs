@@ -32,6 +32,10 @@ pub(crate) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>, links: &Links)
 /// Removes a hardware address behind a bridge if it is also in the evidence of a device: it is that
 /// device.
 pub(crate) fn drop_resolved_bridge_claims(claimants: &mut Vec<Claimant>) {
+    let is_behind_bridge = |c: &Claimant| matches!(c.id, ClaimantId::BehindBridge(..));
+    if !claimants.iter().any(is_behind_bridge) {
+        return;
+    }
     let known: Vec<Mac> = claimants
         .iter()
         .filter(|c| matches!(c.id, ClaimantId::Device(..)))

@@ -29,7 +29,7 @@ impl Engine {
 
     /// Brings the table up to date. Not part of a step: no event waits for the table.
     fn update_claimed(&mut self) {
-        for address in std::mem::take(&mut self.noted.outdated) {
+        while let Some(address) = self.noted.outdated.pop_first() {
             let claims = self.address_claims(address);
             self.noted.table.update(address, claims);
         }

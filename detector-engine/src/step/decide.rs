@@ -148,7 +148,7 @@ fn decide_claims(
         (2.., false) if !are_shared(context, address, pods()) => Some(ConflictKind::Duplicate),
         _ => None,
     };
-    let is_one_pod = pod_count(&context.mirror.links, claimants.iter()) == 1;
+    let is_one_pod = kind.is_none() && pod_count(&context.mirror.links, claimants.iter()) == 1;
     Decision {
         is_one_pod,
         ..decision(context, address, scope, kind, claimants)

@@ -36,6 +36,7 @@ use crate::{
         Anomaly, Conflict, DeviceKey, DropCounters, Effect, IfIndex, Neighbour, NudState,
         Observation, Owner, Peer, Reported, Settings, TimedObservation, Timestamp,
     },
+    small_set::SmallSet,
     track::{Step, anomaly::Anomalies, counts::ClaimCounts, lifecycle::Lifecycle, moves::Moves},
 };
 
@@ -53,7 +54,7 @@ pub struct Engine {
     timers: Timers,
     drops: DropCounters,
     /// Addresses whose facts changed in this step.
-    dirty: BTreeSet<IpAddr>,
+    dirty: SmallSet<IpAddr>,
 }
 
 /// What has to be read from the kernel, and what is being read.
@@ -85,7 +86,7 @@ struct NotedClaims {
     /// The addresses that facts name claimants of, for the kernel programs.
     table: ClaimedAddresses,
     /// Addresses whose facts changed since that table was last brought up to date.
-    outdated: BTreeSet<IpAddr>,
+    outdated: SmallSet<IpAddr>,
     /// Addresses whose claims may have changed since they were last taken; `None` if they are not followed.
     changed: Option<BTreeSet<IpAddr>>,
 }
@@ -119,7 +120,7 @@ impl Engine {
             reads: Reads::default(),
             timers: Timers::default(),
             drops: DropCounters::default(),
-            dirty: BTreeSet::new(),
+            dirty: SmallSet::default(),
         }
     }
 

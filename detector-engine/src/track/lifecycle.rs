@@ -9,7 +9,6 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    counts::Counts,
     hash::HashMap,
     limits::expiry::ExpiryQueue,
     model::{
@@ -50,7 +49,8 @@ impl Decision {
 pub(crate) struct Lifecycle {
     settings: Arc<Settings>,
     open: HashMap<IpAddr, Vec<(Scope, TrackedConflict)>>,
-    counts: Counts<ConflictKind>,
+    /// How many are open, in the order of [`ConflictKind::ALL`].
+    counts: [usize; ConflictKind::ALL.len()],
     ids: IdSequence,
     limit: ConflictLimit,
     /// How many claimants all open conflicts list.
@@ -65,7 +65,7 @@ impl Lifecycle {
         Self {
             settings: Arc::clone(settings),
             open: HashMap::default(),
-            counts: Counts::default(),
+            counts: Default::default(),
             ids: IdSequence::new(settings.id_seed),
             limit: ConflictLimit::default(),
             listed: 0,
@@ -103,7 +103,7 @@ impl Lifecycle {
 
     /// How many conflicts of `kind` are open.
     pub(crate) fn count(&self, kind: ConflictKind) -> usize {
-        self.counts.of(&kind)
+        self.counts[kind as usize]
     }
 
     pub(crate) fn has_open(&self, address: IpAddr) -> bool {
@@ -113,7 +113,7 @@ impl Lifecycle {
     /// Opens a conflict of the previous run again.
     pub(crate) fn restore(&mut self, scope: Scope, conflict: Conflict, is_unreported: bool) {
         let ids = conflict.present().map(|c| c.id).collect();
-        self.counts.add(conflict.kind);
+        self.counts[conflict.kind as usize] += 1;
         let mut tracked = TrackedConflict::new(conflict, ids);
         tracked.has_unreported_change = is_unreported;
         self.count_open(&tracked);
@@ -151,8 +151,8 @@ impl Lifecycle {
                         kind: Some(kind), ..
                     },
                 ) => {
-                    self.counts.subtract(known.conflict.kind);
-                    self.counts.add(kind);
+                    self.counts[known.conflict.kind as usize] -= 1;
+                    self.counts[kind as usize] += 1;
                     known.begins_again();
                     known.has_unreported_change |=
                         known.change(kind, decision, &leave_reason, step, (&bounds, room));
@@ -171,7 +171,7 @@ impl Lifecycle {
                     still_open.push((scope, known));
                 }
                 outcome => {
-                    self.counts.subtract(known.conflict.kind);
+                    self.counts[known.conflict.kind as usize] -= 1;
                     let what = Recurrence::new(address, scope, known.conflict.kind, &known.ids);
                     let resolved = known.resolve(outcome, &leave_reason, step, (&bounds, room));
                     self.ended
@@ -190,7 +190,7 @@ impl Lifecycle {
                 refused += u64::from(is_new);
                 continue;
             }
-            self.counts.add(kind);
+            self.counts[kind as usize] += 1;
             let room = bounds.listed_claimants.saturating_sub(self.listed);
             let mut opened =
                 TrackedConflict::raise(address, scope, kind, decision, step, (&bounds, room));
