@@ -12,7 +12,7 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::{Core, Reporter};
 use crate::{
-    fleet::{Candidate, ClaimSelector, ConflictSelector, Inbox, Known},
+    fleet::{Candidate, ClaimSelector, ConflictSelector, Inbox, PodsAndCauses},
     metrics::gauge_value,
     pods::{LookupUpdate, PodDirectory},
     process::clock,
@@ -65,11 +65,12 @@ impl FleetFeed {
     ) {
         let conflicts = engine.view().conflicts_of(address, now);
         let pods = &self.pods;
-        let known = Known {
+        let pods_and_causes = PodsAndCauses {
             pod_of: &|claimant| known(pods.pod_of(claimant)),
             cause_of: &|conflict| reporter.cause_of(conflict.into()),
         };
-        let updates = (self.conflicts).update(address, &conflicts, &known, &clock::moment());
+        let updates =
+            (self.conflicts).update(address, &conflicts, &pods_and_causes, &clock::moment());
         for update in updates {
             self.inbox.send_conflict(update);
         }

@@ -41,7 +41,7 @@ pub struct ConflictSelector {
 
 /// What is known about conflicts beyond what the engine has.
 #[expect(missing_debug_implementations, reason = "functions have none")]
-pub struct Known<'a> {
+pub struct PodsAndCauses<'a> {
     /// The pod of a claimant.
     pub pod_of: &'a dyn Fn(&Claimant) -> Option<Arc<Pod>>,
     /// Why a conflict came about.
@@ -69,7 +69,7 @@ impl ConflictSelector {
         &mut self,
         address: IpAddr,
         conflicts: &[Conflict],
-        known: &Known<'_>,
+        known: &PodsAndCauses<'_>,
         moment: &Moment,
     ) -> Vec<ConflictUpdate> {
         let previous = self.published.remove(&address).unwrap_or_default();
@@ -158,7 +158,7 @@ fn device(claimant: &Claimant) -> Option<(IfIndex, u64)> {
     }
 }
 
-fn spec(conflict: &Conflict, known: &Known<'_>, moment: &Moment) -> ConflictSpec {
+fn spec(conflict: &Conflict, known: &PodsAndCauses<'_>, moment: &Moment) -> ConflictSpec {
     let present = conflict.present().take(MAX_CLAIMANTS);
     let mut claimants: Vec<_> = present
         .map(|claimant| ConflictClaimant {

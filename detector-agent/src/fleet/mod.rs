@@ -33,7 +33,7 @@ mod tests;
 mod watch;
 
 pub use claim_selector::{Candidate, ClaimSelector, MAX_LOOKUPS};
-pub use conflict_selector::{ConflictSelector, ConflictUpdate, Known, MAX_PUBLISHED};
+pub use conflict_selector::{ConflictSelector, ConflictUpdate, MAX_PUBLISHED, PodsAndCauses};
 pub use inbox::{ClaimUpdate, Inbox};
 pub(crate) use report::{conflict, overlap};
 pub use settings::{FleetMode, FleetSettings};

@@ -12,7 +12,9 @@ use super::{
 };
 use crate::{
     Subject,
-    objects::{self, ClaimSpec, ConflictClaimant, ConflictSpec, ConflictState, Party},
+    objects::{
+        self, ClaimSpec, ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, Party,
+    },
 };
 
 #[derive(Clone, Debug)]
@@ -156,26 +158,33 @@ fn conflict() -> BoxedStrategy<Stored<ConflictSpec>> {
         state,
         0_u128..3,
         text(),
+        proptest::option::of(text()),
         claimants,
     )
-        .prop_map(|(version, address, scope, state, id, column, claimants)| {
-            let spec = ConflictSpec {
-                address,
-                conflict_id: ConflictId(id),
-                kind: ConflictKind::Duplicate,
-                scope,
-                network: Network::Node,
-                state,
-                confidence: Confidence::Certain,
-                raised_at: None,
-                resolved_at: None,
-                nodes: column.clone(),
-                pods: column,
-                cause: None,
-                claimants,
-            };
-            Stored { version, spec }
-        })
+        .prop_map(
+            |(version, address, scope, state, id, column, cause, claimants)| {
+                let cause = cause.map(|summary| ConflictCause {
+                    summary,
+                    ..ConflictCause::default()
+                });
+                let spec = ConflictSpec {
+                    address,
+                    conflict_id: ConflictId(id),
+                    kind: ConflictKind::Duplicate,
+                    scope,
+                    network: Network::Node,
+                    state,
+                    confidence: Confidence::Certain,
+                    raised_at: None,
+                    resolved_at: None,
+                    nodes: column.clone(),
+                    pods: column,
+                    cause: cause.map(Box::new),
+                    claimants,
+                };
+                Stored { version, spec }
+            },
+        )
         .boxed()
 }
 

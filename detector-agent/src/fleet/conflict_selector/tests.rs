@@ -70,7 +70,7 @@ impl ConflictSelector {
         conflicts: &[Conflict],
         cause: Option<ConflictCause>,
     ) -> Vec<ConflictUpdate> {
-        let known = Known {
+        let known = PodsAndCauses {
             pod_of: &pod_of,
             cause_of: &|_| cause.clone(),
         };
