@@ -176,7 +176,7 @@ fn is_by_lease(pool: &Pool) -> bool {
     matches!(pool.source.ipam, Ipam::Whereabouts | Ipam::Spiderpool)
 }
 
-/// Whether what was read of the pool tells about the address.
+/// Whether the read of the pool covers the address.
 fn covers(pool: &Pool, address: IpAddr) -> bool {
     let parts = pool.parts.as_ref();
     parts.is_none_or(|parts| parts.iter().any(|part| part.range.contains(&address)))
@@ -219,7 +219,7 @@ impl Seen {
                 at: Some(now),
             });
         }
-        // What is gone with a lease tells nothing about the record.
+        // A lease that is gone does not show what the record holds.
         if is_by_lease(pool) {
             return;
         }
@@ -228,7 +228,7 @@ impl Seen {
         self.compare(known.unwrap_or_default(), pool, last, now);
     }
 
-    /// Compares what is known of a place with a read of it, the last of which was at `last`.
+    /// Compares what is known of a place with a read of it; the read before was at `last`.
     fn compare(
         &mut self,
         known: BTreeMap<IpAddr, SeenAllocation>,

@@ -29,7 +29,7 @@ const CONFIRMS: &str = "only the holder of a claim confirms";
 const REMOVED: &str =
     "the node of a claimant that is removed exists and has not been started again";
 const RESOLVED: &str = "a conflict is resolved once only the holder of the claim is left";
-const CAUSE: &str = "only an agent that has proven a conflict says why it came about";
+const CAUSE: &str = "only an agent that has proven a conflict may write its cause";
 const CONFLICT_OWNERS: &str = "the owners of a conflict are the nodes of its claimants";
 const CONFLICT_LABELS: &str = "the labels of a conflict are its scope and its nodes";
 
@@ -394,7 +394,7 @@ fn cause_is_written_by_those_that_have_proven_the_conflict() {
         (update(explained(&of_other), others(&of_other)), &[CAUSE]),
         (update(explained(&of_other), explained(&of_other)), &[]),
         (update(explained(&pair), pair.clone()), &[CAUSE]),
-        // What is over has none, whoever ends it.
+        // A resolved conflict gets none, whichever agent ends it.
         (update(of_other.clone(), explained(&of_other)), &[]),
         (create(explained(&pair)), &[CAUSE]),
         (create(explained(&within)), &[]),

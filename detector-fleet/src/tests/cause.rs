@@ -1,4 +1,4 @@
-//! Why a conflict came about, as its object says it.
+//! The cause of a conflict in its object.
 
 use detector_engine::{ConflictId, diagnosis::Cause};
 use detector_event::samples;

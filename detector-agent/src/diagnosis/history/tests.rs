@@ -116,7 +116,7 @@ fn allocation_of_another_owner_is_a_release() {
     history.note(&read_blocks(&block, &[("10.0.0.1", "a")]));
     history.note(&read_blocks(&block, &[("10.0.0.1", "b")]));
     assert_eq!(releases(&history, "10.0.0.1"), [("a".to_owned(), true)]);
-    // A block that is not read any more tells nothing.
+    // A block that is no longer read proves no release.
     history.note(&read_blocks(&[], &[]));
     assert_eq!(releases(&history, "10.0.0.1").len(), 1);
 }

@@ -43,7 +43,7 @@ fn objects_of_an_earlier_version_are_completed_or_deleted_and_hinder_no_rollback
         ensure!(!conflicts.contains(WITHIN), "{conflicts:?}");
         Ok(())
     });
-    // The conflict goes on under its id, once it is proven to the new agents.
+    // The conflict keeps its id once the new agents have proven it.
     let conflict = it.wait("the conflict", || fleet_conflict(&it, 1));
     assert_eq!(conflict["conflict_id"], "2a".repeat(16));
     for wait in [
