@@ -8,6 +8,7 @@ use detector_event::WallTime;
 use crate::{
     Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings, Subject,
     objects::Party,
+    samples,
     tests::server::{Event, Server},
 };
 
@@ -141,6 +142,14 @@ impl Node {
         let at = self.clock(now);
         if let Some(agent) = &mut self.agent {
             agent.set_local(at, subject, claim);
+        }
+    }
+
+    /// Its agent learns why the conflict that it reports came about.
+    pub(super) fn explain(&mut self, subject: Subject, now: u64) {
+        let at = self.clock(now);
+        if let (Some(agent), Some(id)) = (&mut self.agent, self.raised.get(&subject)) {
+            agent.set_cause(at, subject, *id, samples::cause());
         }
     }
 

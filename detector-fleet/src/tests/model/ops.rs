@@ -23,6 +23,11 @@ pub(super) enum Op {
         node: usize,
         subject: usize,
     },
+    /// The agent learns the cause of a conflict that it reports.
+    Explain {
+        node: usize,
+        subject: usize,
+    },
     /// The agent is killed.
     Crash {
         node: usize,
@@ -105,6 +110,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(node, subject, pod, lookup)| Op::Set { node, subject, pod, lookup }),
         4 => (node(), subject()).prop_map(|(node, subject)| Op::Clear { node, subject }),
         1 => (node(), subject()).prop_map(|(node, subject)| Op::Terminate { node, subject }),
+        2 => (node(), subject()).prop_map(|(node, subject)| Op::Explain { node, subject }),
         2 => node().prop_map(|node| Op::Crash { node }),
         2 => (node(), prop::bool::weighted(0.8)).prop_map(|(node, journal)| Op::Start { node, journal }),
         2 => node().prop_map(|node| Op::Feed { node }),

@@ -147,6 +147,7 @@ impl World {
                 }
                 node.feed(subject, now);
             }
+            Op::Explain { node, subject: s } => self.nodes[node].explain(subject(s), self.now),
             Op::Crash { node } => {
                 self.has_faults = true;
                 self.crash(node);
