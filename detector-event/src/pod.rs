@@ -133,6 +133,8 @@ impl Pod {
             name: format!("{}/{}", self.namespace, self.name),
             sandbox: self.container_id.as_deref().map(Arc::from),
             addresses: addresses.copied().collect(),
+            may_have_more_addresses: self.primary_addresses.len() >= MAX_PRIMARY_ADDRESSES
+                || self.secondary_addresses.len() >= MAX_SECONDARY_ADDRESSES,
             is_matched_by_address: self.is_matched_by_address,
         }
     }

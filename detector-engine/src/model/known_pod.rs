@@ -14,6 +14,8 @@ pub struct KnownPod {
     pub sandbox: Option<Arc<str>>,
     /// The addresses that the runtime's record, the CNI results or the Kubernetes API give it; empty if none is known.
     pub addresses: Vec<IpAddr>,
+    /// A record may give it further addresses: it has as many as are read of one.
+    pub may_have_more_addresses: bool,
     /// The pod was recognised by the addresses on its device, which it may have assigned itself: that a record gives it one of
     /// these proves nothing.
     pub is_matched_by_address: bool,
@@ -28,7 +30,7 @@ impl KnownPod {
         if self.addresses.contains(&address) {
             return (!self.is_matched_by_address).then_some(true);
         }
-        if self.addresses.is_empty() {
+        if self.addresses.is_empty() || self.may_have_more_addresses {
             is_owner
         } else {
             Some(false)
@@ -161,6 +163,11 @@ mod tests {
         let other = with(&["10.0.0.9"], false);
         assert_eq!(other.is_rightful(address, None), Some(false));
         assert_eq!(other.is_rightful(address, Some(true)), Some(true));
+        let first = KnownPod {
+            may_have_more_addresses: true,
+            ..other
+        };
+        assert_eq!(first.is_rightful(address, None), None);
         assert_eq!(
             with(&["10.0.0.1"], true).is_rightful(address, None),
             None,
