@@ -9,7 +9,7 @@ pub(super) fn known(sandbox: &str, addresses: &[&str]) -> KnownPod {
         name: format!("shop/{sandbox}"),
         sandbox: Some(sandbox.into()),
         addresses: addresses.iter().map(|address| ip(address)).collect(),
-        is_matched_by_address: false,
+        ..KnownPod::default()
     }
 }
 
