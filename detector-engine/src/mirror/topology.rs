@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use crate::{
     counts::Counts,
     mirror::links::Links,
-    model::{IfIndex, LinkKind, NetworkId, Vlan, is_link_local},
+    model::{IfIndex, Link, LinkKind, NetworkId, Vlan, is_link_local},
 };
 
 /// What a frame reaches without being routed.
@@ -24,8 +24,12 @@ impl Links {
 
     /// The bridge or other switch that a link is a port of.
     pub(crate) fn switch_of(&self, ifindex: IfIndex) -> Option<IfIndex> {
-        let master = self.get(ifindex)?.link.master?;
-        self.is_switch(master).then_some(master)
+        self.switch_above(&self.get(ifindex)?.link)
+    }
+
+    /// The same for a link that was looked up already.
+    pub(crate) fn switch_above(&self, link: &Link) -> Option<IfIndex> {
+        link.master.filter(|master| self.is_switch(*master))
     }
 
     /// Whether a link is a bridge or another switch.
@@ -51,8 +55,7 @@ impl Links {
                 },
             };
         }
-        let master = link.and_then(|link| link.master);
-        let switch = master.filter(|master| self.is_switch(*master));
+        let switch = link.and_then(|link| self.switch_above(link));
         let switch = switch.unwrap_or(ifindex);
         // A tag comes from the sender; the bridge adds the port's PVID to a frame without one.
         let untagged = self.untagged_vlan(switch, ifindex);

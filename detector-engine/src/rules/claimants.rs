@@ -308,7 +308,7 @@ impl ClaimContext<'_> {
 
     pub(crate) fn claimant(&self, id: ClaimantId, link: &LinkState) -> Claimant {
         let links = &self.mirror.links;
-        let master = link.link.master.filter(|master| links.is_switch(*master));
+        let master = links.switch_above(&link.link);
         let master = master.and_then(|master| links.get(master));
         let (name, ifindex) = (link.link.name.clone(), link.link.ifindex);
         Claimant {
