@@ -49,16 +49,7 @@ impl Cluster {
 
     fn add_node(&mut self, name: &str) {
         let node = Node::new(name).unwrap();
-        let args = [
-            "run",
-            "--events",
-            "-",
-            "--log-format",
-            "json",
-            "--node-name",
-            name,
-        ];
-        let command = AgentCommand::new(agent(), args)
+        let command = AgentCommand::run_on(agent(), name)
             .arg("--cri-endpoint=off")
             .arg("--kube=off");
         let agent = Agent::start_ready(&node, &command).unwrap();

@@ -63,6 +63,14 @@ impl Outcome {
 }
 
 impl AgentCommand {
+    /// `run` as with [`RUN_ARGS`], on a node of this name.
+    #[must_use]
+    pub fn run_on(binary: impl AsRef<Path>, node: &str) -> Self {
+        let mut args: [&str; RUN_ARGS.len()] = RUN_ARGS;
+        args[RUN_ARGS.len() - 1] = node;
+        Self::new(binary, args)
+    }
+
     /// The agent at this path with these arguments. Environment variables of the caller that would configure the agent are
     /// removed.
     #[must_use]

@@ -140,16 +140,8 @@ impl<'m> Site<'m> {
         });
         fs::write(self.path("config.yaml"), settings.to_string()).unwrap();
         fs::write(self.path("key"), "R0UT1NG").unwrap();
-        let arguments = [
-            "run",
-            "--events",
-            "-",
-            "--log-format",
-            "json",
-            "--node-name",
-        ];
-        let command = AgentCommand::new(AGENT, arguments)
-            .args([Self::NODE, "--ipam=auto", "--cri-endpoint=off", "--config"])
+        let command = AgentCommand::run_on(AGENT, Self::NODE)
+            .args(["--ipam=auto", "--cri-endpoint=off", "--config"])
             .arg(self.path("config.yaml"))
             .arg("--cni-conf-dir")
             .arg(self.path("net.d"))
