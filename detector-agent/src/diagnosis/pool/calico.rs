@@ -62,7 +62,8 @@ impl Blocks {
         if let Some((first, _)) = followed.first() {
             let first = *first;
             let blocks: Vec<_> = followed.into_iter().filter_map(|(_, b)| b).collect();
-            return Ok(Some(self.pool(network, first, &blocks, address, node)));
+            let found = pool(network, first, &blocks, address, node);
+            return Ok(Some(self.with_releases(found, address, node)));
         }
         let lookup = &mut self.lookup;
         if lookup.is_stale() {
@@ -76,20 +77,13 @@ impl Blocks {
         for range in ranges {
             blocks.extend(self.read(range, requests)?);
         }
-        Ok(Some(self.pool(network, first, &blocks, address, node)))
+        let found = pool(network, first, &blocks, address, node);
+        Ok(Some(self.with_releases(found, address, node)))
     }
 
-    fn pool(
-        &self,
-        network: &NetworkConfig,
-        range: IpNet,
-        blocks: &[Block],
-        address: IpAddr,
-        node: &str,
-    ) -> FoundPool {
+    fn with_releases(&self, found: FoundPool, address: IpAddr, node: &str) -> FoundPool {
         let releases = self.history.releases(calico::PLACE, address);
-        pool(network, range, blocks, address, node)
-            .with_releases(releases, |handle| owner(Some(handle), None, node))
+        found.with_releases(releases, |handle| owner(Some(handle), None, node))
     }
 
     fn read(&mut self, range: IpNet, requests: &mut Requests) -> Result<Option<Block>, String> {
