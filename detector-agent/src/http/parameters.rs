@@ -250,20 +250,14 @@ mod tests {
     use detector_event::samples;
 
     use super::*;
-    use crate::http::{listed::HISTORY_PARAMETERS, respond::ResponseBody};
+    use crate::http::{
+        listed::{CONFLICT_PARAMETERS, HISTORY_PARAMETERS},
+        respond::ResponseBody,
+    };
 
     const LIST: Supported = Supported {
-        names: &[
-            "state",
-            "kind",
-            "namespace",
-            "address",
-            "network",
-            "limit",
-            "cursor",
-            "reasons",
-        ],
         kinds: &["duplicate", "host"],
+        ..CONFLICT_PARAMETERS
     };
 
     fn refusal(query: &str, supported: Supported) -> String {
