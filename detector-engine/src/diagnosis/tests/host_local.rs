@@ -36,6 +36,7 @@ fn live(facts: &mut Facts, total: usize, without_allocation: usize) {
     pool_of(facts).live_pods = known(LivePods {
         total,
         without_allocation,
+        addresses_without_allocation: 2 * without_allocation,
     });
 }
 
@@ -239,8 +240,10 @@ fn drift_after_a_wipe_needs_no_second_pod() {
     facts.claimants.truncate(1);
     pool_of(&mut facts).owners = absent();
     assert_eq!(wiped_at(&facts), Some(minute(400)));
+    // Dual stack.
+    live(&mut facts, 19, 10);
     let affected = diagnose(&facts).affected;
-    assert_eq!((affected.addresses, affected.pods), (10, 10));
+    assert_eq!((affected.addresses, affected.pods), (20, 10));
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn aws_ipamd_lost_runtime() {
     pool_of(&mut conflict).live_pods = known(LivePods {
         total: 17,
         without_allocation: 17,
+        addresses_without_allocation: 17,
     });
     let mut drift = conflict.clone();
     drift.finding = FindingKind::Anomaly(AnomalyKind::IpamDrift);
