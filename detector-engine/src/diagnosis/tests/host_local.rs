@@ -96,6 +96,35 @@ fn deletion_that_the_agent_saw_is_exact() {
     assert!(by_birth.summary.contains(" deleted by "), "{by_birth:?}");
 }
 
+/// The directory was read in the middle, and a pod had ended before.
+#[test]
+fn all_addresses_of_one_deletion_have_the_time_of_the_first() {
+    let after = |seconds: u64| UnixTime(minute(390).0 + seconds * 1_000_000_000);
+    let at = |at, mut removal: Removal| {
+        removal.at = at;
+        removal
+    };
+    let (own, other) = (reservation(ADDRESS, 0), reservation("10.244.2.77", 0));
+    let directory = removal(RemovedItem::Directory, 0);
+    let ended = reservation("10.244.2.78", 389);
+    for removals in [
+        [
+            at(after(0), own),
+            at(after(4), other),
+            at(after(8), directory),
+        ],
+        [at(after(0), other), at(after(4), other), at(after(8), own)],
+    ] {
+        let mut facts = with_files(Files {
+            directory: born(400),
+            removals: [&[ended], &removals[..]].concat(),
+            ..Files::default()
+        });
+        live(&mut facts, 4, 3);
+        assert_eq!(wiped_at(&facts), Some(minute(390)));
+    }
+}
+
 #[test]
 fn deletion_with_one_pod_is_proven_only_if_it_was_seen() {
     let with = |removals: Vec<Removal>| {
