@@ -9,7 +9,7 @@ use detector_engine::AnomalyKind;
 use crate::{
     Affected, AnomalyData, ConflictData, DiagnosisData, Guidance, SubjectId, TimelineEntry,
     WallTime, clean, counted,
-    group::{Key, fold},
+    group::{Key, Pods, fold},
     row::duration_text,
     summary::{self, anomaly_line, anomaly_title, conflict_line, enumeration, scoped_address},
     text::{
@@ -89,6 +89,20 @@ impl Incident<'_> {
         let conflict = || self.conflicts.first().map(|c| c.guidance.as_ref());
         let anomaly = || self.anomalies.first().map(|a| a.guidance.as_ref());
         sweep.or_else(conflict).or_else(anomaly).flatten()
+    }
+
+    /// What precedes the next step or the repair of the first conflict if the others are of other pods.
+    fn beginning(&self) -> &'static str {
+        let mut conflicts = self.conflicts.iter().map(|c| Pods::of_conflict(c));
+        let is_of_first = match conflicts.next() {
+            Some(first) => self.sweep().is_none() && conflicts.any(|other| other != first),
+            None => false,
+        };
+        if is_of_first {
+            "Begin with the first one: "
+        } else {
+            ""
+        }
     }
 
     fn timeline(&self) -> &[TimelineEntry] {
@@ -173,7 +187,11 @@ impl Incident<'_> {
             let _ = writeln!(out, "  since: {} ({lasted})", first.to_seconds_text());
         }
         cause_line(out, self.diagnosis());
-        guidance_lines(out, self.guidance());
+        let mut guidance = self.guidance().cloned();
+        if let Some(guidance) = &mut guidance {
+            guidance.next_step.insert_str(0, self.beginning());
+        }
+        guidance_lines(out, guidance.as_ref());
     }
 
     fn append_several(&self, out: &mut String, limit: usize, colour: Colour) {
@@ -269,9 +287,10 @@ impl Incident<'_> {
                 }),
             ),
         }
+        let begin = self.beginning();
         let _ = match self.guidance().filter(|_| !diagnosis.has_cause()) {
-            Some(guidance) => writeln!(out, "  next: {}", clean(&guidance.next_step)),
-            None => writeln!(out, "  repair: {}", clean(&diagnosis.repair)),
+            Some(guidance) => writeln!(out, "  next: {begin}{}", clean(&guidance.next_step)),
+            None => writeln!(out, "  repair: {begin}{}", clean(&diagnosis.repair)),
         };
         if !diagnosis.ruled_out.is_empty() {
             let names: Vec<_> = diagnosis
@@ -437,8 +456,11 @@ mod tests {
                 ..samples::drift(&address(n)).data
             })
             .collect();
+        conflicts[1].claimants = vec![samples::claimant("veth-c", Some("c"))];
         let text = text(&conflicts, &drifts);
         assert!(text.lines().count() < 24, "{text}");
+        let repair = "\n  repair: Begin with the first one: Recreate the pods.\n";
+        assert!(text.contains(repair), "{text}");
         assert!(
             text.contains("  affected: 200 addresses, 200 pods\n"),
             "{text}"
@@ -516,6 +538,7 @@ mod tests {
         );
         let claimants = "\n  claimants: default/a (veth-a) and default/b (veth-b)\n  since: 2026-11-21 01:02:03Z (0 s)\n";
         assert!(text.contains(claimants), "{text}");
+        assert!(!text.contains("Begin with the first one"), "{text}");
     }
 
     #[test]

@@ -17,6 +17,18 @@ pub(crate) struct Pods<'a> {
     devices: Vec<&'a str>,
 }
 
+impl<'a> Pods<'a> {
+    pub(crate) fn of_conflict(conflict: &'a ConflictData) -> Self {
+        let devices = conflict.present().map(|claimant| claimant.device.as_str());
+        let mut devices: Vec<_> = devices.collect();
+        devices.sort_unstable();
+        Self {
+            network: Some(&conflict.network),
+            devices,
+        }
+    }
+}
+
 /// What the findings of one group have in common. `page/groups.js` has the same rule.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) enum Key<'a> {
@@ -34,16 +46,12 @@ pub(crate) enum Key<'a> {
 
 impl<'a> Key<'a> {
     pub(crate) fn of_conflict(conflict: &'a ConflictData) -> Self {
-        let devices = conflict.present().map(|claimant| claimant.device.as_str());
         match conflict.sweep {
             Some(sweep) => Self::Sweep(sweep),
             None => Self::new(
                 SubjectKind::Conflict(conflict.kind),
                 conflict.diagnosis.as_deref(),
-                Pods {
-                    network: Some(&conflict.network),
-                    devices: devices.collect(),
-                },
+                Pods::of_conflict(conflict),
             ),
         }
     }
@@ -62,8 +70,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    fn new(kind: SubjectKind, diagnosis: Option<&DiagnosisData>, mut pods: Pods<'a>) -> Self {
-        pods.devices.sort_unstable();
+    fn new(kind: SubjectKind, diagnosis: Option<&DiagnosisData>, pods: Pods<'a>) -> Self {
         let Some(diagnosis) = diagnosis.filter(|diagnosis| diagnosis.has_cause()) else {
             let cause = diagnosis.map(|diagnosis| diagnosis.cause);
             return Self::Unexplained(kind, cause, pods);

@@ -138,7 +138,11 @@ fn wiped_state_is_one_cause_for_all_pods() {
         .eval("document.querySelector('#anomalies details').open = true")
         .unwrap();
     browser
-        .wait("document.querySelectorAll('#anomalies details li').length >= 2")
+        .wait("[...document.querySelectorAll('#anomalies li a')].map(a => a.innerText).join() === '10.244.2.3,10.244.2.4,10.244.2.5,10.244.2.6'")
+        .unwrap();
+    // The two conflicts are of different pods.
+    browser
+        .wait("document.querySelector('#conflicts .next').innerText.startsWith('Next: Begin with the first one: ')")
         .unwrap();
     let screenshot = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("status-page/wiped.png");
     browser.screenshot(&screenshot).unwrap();

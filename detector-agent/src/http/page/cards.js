@@ -123,9 +123,9 @@ export function period(item, ...more) {
   return element("p", { class: "when" }, "for ", elapsed(item.raised_at), ", since ", time(item.raised_at), ...more);
 }
 
-export function nextLine(guidance) {
+export function nextLine(guidance, beginning = "") {
   if (!guidance) return null;
-  return element("p", { class: "next" }, element("strong", {}, "Next: "), guidance.next_step, " ", runbookLink(guidance.runbook_url));
+  return element("p", { class: "next" }, element("strong", {}, "Next: "), beginning, guidance.next_step, " ", runbookLink(guidance.runbook_url));
 }
 
 function vlanTag(conflict) {

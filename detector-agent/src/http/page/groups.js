@@ -10,13 +10,15 @@ const FIRST_FEW = 8;
 const MAX_UNRELATED = 20; // more cards of one kind are one card
 
 const isSweep = (item) => item.kind === "address_sweep";
+const byAddress = (a, b) => a.address.localeCompare(b.address, "en", { numeric: true });
+const devicesOf = (item) => item.claimants.filter((one) => !one.left).map((one) => one.device).sort();
 
 // As `Key` in event/group.rs.
 function keyOf(item) {
   const sweep = item.sweep ?? (isSweep(item) ? item.anomaly_id : null);
   if (sweep) return `sweep ${sweep}`;
   const { kind, diagnosis } = item;
-  const devices = item.claimants?.filter((one) => !one.left).map((one) => one.device).sort() ?? [item.device];
+  const devices = item.claimants ? devicesOf(item) : [item.device];
   const pods = [item.claimants ? item.network : "", ...devices].join(" ");
   if (!diagnosis || diagnosis.cause === "unknown") return ["unexplained", kind, diagnosis?.cause, pods].join(" ");
   const { cause, confidence, since, affected } = diagnosis;
@@ -35,7 +37,7 @@ function groupBy(items, key) {
 
 function asItem([group, members]) {
   if (members.length === 1) return members[0];
-  return { group, members: [...members].sort((a, b) => isSweep(b) - isSweep(a)), raised_at: members.map((member) => member.raised_at).sort()[0] };
+  return { group, members: [...members].sort((a, b) => isSweep(b) - isSweep(a) || byAddress(a, b)), raised_at: members.map((member) => member.raised_at).sort()[0] };
 }
 
 // The items, those of one group as one item with `members`, a sweep as their first.
@@ -60,6 +62,7 @@ export function groupCard({ group, members, raised_at }) {
   const more = listed.length - MAX_LISTED;
   const path = `api/v1/${first.conflict_id ? "conflicts" : "anomalies"}`;
   const isOne = isSweep(first) || !group.startsWith("unrelated ");
+  const isOfFirst = first.claimants && !first.sweep && members.some((member) => devicesOf(member).join() !== devicesOf(first).join());
   return element("article", { class: `card ${first.conflict_id ? "conflict" : "anomaly"} ${severityClass(first)}`, "aria-labelledby": id, "data-group": group },
     element("header", {},
       element("h3", { id }, isSweep(first) ? permalink(first, title) : title),
@@ -72,7 +75,7 @@ export function groupCard({ group, members, raised_at }) {
       element("ul", {}, ...listed.slice(0, MAX_LISTED).map(row)),
       more > 0 ? element("p", {}, `${more} more: see ${path}.`) : null),
     isOne ? whyLine(first, `${path}/${idOf(first)}`) : null,
-    isOne ? nextLine(first.guidance) : null);
+    isOne ? nextLine(first.guidance, isOfFirst ? "Begin with the first one: " : "") : null);
 }
 
 function firstFew(items) {

@@ -204,6 +204,9 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
     let first = groups.first().map(|(_, notice)| notice);
     let cause = first.map_or("", |first| &first.cause);
     let is_common = groups.iter().all(|(_, notice)| notice.cause == cause);
+    // The repair of a conflict names its pods, whatever else has the cause.
+    let is_anomaly = first.is_some_and(|first| matches!(first.kind, SubjectKind::Anomaly(_)));
+    let is_of_all = is_common && !cause.is_empty() && is_anomaly;
     let step = first.map(|first| first.next_step.as_str());
     let step = step.filter(|step| !step.is_empty());
     Notice {
@@ -216,7 +219,7 @@ fn of_groups(groups: &[(usize, Notice)], message: &Message) -> Notice {
         finding,
         effect: String::new(),
         cause: if is_common { cause } else { "" }.to_owned(),
-        next_step: step.map_or_else(String::new, |step| match is_common && !cause.is_empty() {
+        next_step: step.map_or_else(String::new, |step| match is_of_all {
             true => step.to_owned(),
             false => format!("Begin with the first one: {step}"),
         }),

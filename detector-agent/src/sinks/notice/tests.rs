@@ -192,6 +192,16 @@ fn unrelated_conflicts_have_a_line_each_and_the_rest_is_counted() {
     assert_eq!(raised.list[10], "and 190 more, see the node's status page");
     let step = raised.next_step;
     assert!(step.starts_with("Begin with the first one: "), "{step}");
+    let mut of_one_cause = conflicts.clone();
+    for conflict in &mut of_one_cause {
+        conflict.diagnosis = Some(samples::diagnosis(Cause::IpamStateWiped, 200).into());
+    }
+    let raised = Notice::new(&group(Change::Raised, &of_one_cause));
+    assert_eq!(raised.cause, "The reservations were deleted.");
+    assert_eq!(
+        raised.next_step,
+        "Begin with the first one: Recreate the pods."
+    );
     let resolved = Notice::new(&group(Change::Resolved, &conflicts));
     assert_eq!(
         headline(&resolved),
