@@ -30,13 +30,14 @@ impl ClaimContext<'_> {
     pub(crate) fn add_bridge_entry(
         &self,
         address: IpAddr,
+        bridge: &LinkState,
         entry: &NeighbourFact,
         facts: &AddressFacts,
         now: Timestamp,
         drafts: &mut Drafts,
     ) {
-        let bridge = entry.ifindex;
         let scope = self.scope(address, Vlan::default(), bridge);
+        let bridge = entry.ifindex;
         let port = self.pod_port(bridge, entry.lladdr);
         if let Some(link) = port.filter(|link| self.claims_itself(scope, link, facts, drafts)) {
             self.add_entry(address, scope, entry, link, facts, drafts);

@@ -78,8 +78,8 @@ impl ClaimContext<'_> {
         }
         // Whom an entry on a bridge supports depends on who claims the address by itself.
         for entry in &facts.neighbours {
-            if self.mirror.links.is_bridge(entry.ifindex) {
-                self.add_bridge_entry(address, entry, facts, now, &mut drafts);
+            if let Some(bridge) = self.mirror.links.bridge(entry.ifindex) {
+                self.add_bridge_entry(address, bridge, entry, facts, now, &mut drafts);
             }
         }
         self.add_host(address, facts, &mut drafts);
@@ -199,7 +199,7 @@ impl ClaimContext<'_> {
         let frames = frames.filter_map(move |f| self.frame_support(address, f, facts, now));
         let neighbours = facts.neighbours.iter().filter_map(move |entry| {
             let link = self.mirror.links.pod(entry.ifindex)?;
-            let scope = self.scope(address, Vlan::default(), entry.ifindex);
+            let scope = self.scope(address, Vlan::default(), link);
             self.neighbour_support(address, scope, entry, link, facts)
         });
         assigned.chain(frames).chain(neighbours)
@@ -226,7 +226,7 @@ impl ClaimContext<'_> {
             AssignedOn::Internal(..) | AssignedOn::Node(_) => return None,
         };
         Some(Support {
-            scope: self.scope(address, Vlan::default(), link.link.ifindex),
+            scope: self.scope(address, Vlan::default(), link),
             link,
             strength,
             evidence: Evidence {
@@ -248,7 +248,7 @@ impl ClaimContext<'_> {
         let link = self.mirror.links.pod(frame.ifindex)?;
         let is_live = self.is_frame_live(address, frame, link, facts, now);
         is_live.then(|| Support {
-            scope: self.scope(address, frame.vlan, frame.ifindex),
+            scope: self.scope(address, frame.vlan, link),
             link,
             strength: match frame.tentative {
                 true => Strength::Probe,
@@ -286,7 +286,7 @@ impl ClaimContext<'_> {
         let mut on_node: Vec<_> = on_node.collect();
         on_node.sort_by_key(|(link, _)| (link.is_pod(), link.link.ifindex));
         for (link, host) in on_node {
-            let scope = self.host_scope(address, link.link.ifindex);
+            let scope = self.host_scope(address, &link.link);
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
                 seen: host.seen.on_device_from(link.appeared),
