@@ -221,8 +221,13 @@ impl Links {
     }
 
     pub(crate) fn is_bridge(&self, ifindex: IfIndex) -> bool {
+        self.bridge(ifindex).is_some()
+    }
+
+    /// The bridge of this index.
+    pub(crate) fn bridge(&self, ifindex: IfIndex) -> Option<&LinkState> {
         self.get(ifindex)
-            .is_some_and(|l| l.link.kind == LinkKind::Bridge)
+            .filter(|l| l.link.kind == LinkKind::Bridge)
     }
 
     /// Whether a link is up and able to pass packets.
