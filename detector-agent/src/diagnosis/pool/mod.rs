@@ -228,6 +228,7 @@ mod tests {
 
     use std::fs;
 
+    use detector_engine::diagnosis::LivePods;
     use detector_event::Via;
 
     use super::*;
@@ -283,7 +284,12 @@ mod tests {
         ]);
         let facts = pool.facts("10.0.0.2".parse().unwrap(), &[], &pods);
         let live = *facts.live_pods.value().unwrap();
-        assert_eq!((live.total, live.without_allocation), (3, 2));
+        let expected = LivePods {
+            total: 3,
+            without_allocation: 2,
+            addresses_without_allocation: 2,
+        };
+        assert_eq!(live, expected);
         assert!(facts.owners.value().is_some());
         let own = pool.addresses_of("id-web-1");
         assert_eq!(
