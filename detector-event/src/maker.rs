@@ -6,9 +6,9 @@ use detector_engine::{Anomaly, Claimant, Conflict};
 
 use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
-    Explanations, SpecVersion, SubjectId,
+    Explanations, SpecVersion,
 };
-use crate::{DiagnosisData, Moment, PodAnswer};
+use crate::{Moment, PodAnswer};
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]
@@ -91,17 +91,10 @@ impl EventMaker {
         }
     }
 
-    /// The diagnosis of a conflict or an anomaly, if there is one.
+    /// The explanations that it adds.
     #[must_use]
-    pub fn diagnosis_of(&self, id: SubjectId) -> Option<Arc<DiagnosisData>> {
-        self.explanations
-            .of(id)
-            .map(|explanation| explanation.diagnosis)
-    }
-
-    /// Removes the explanation of a conflict or an anomaly.
-    pub fn forget_explanation(&self, id: SubjectId) {
-        self.explanations.remove(id);
+    pub fn explanations(&self) -> &Explanations {
+        &self.explanations
     }
 
     /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.

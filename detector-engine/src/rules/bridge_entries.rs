@@ -132,9 +132,9 @@ impl ClaimContext<'_> {
         facts.is_held_by(&link.link) || drafts.iter().any(has_claim)
     }
 
-    /// Whose a `PERMANENT` entry is if its port does not claim the address by itself: whoever
-    /// administers the node wrote the entry, but a frame may have moved its hardware address to
-    /// the port. That of the pod's interface did not come from a frame.
+    /// The holder of the address in a `PERMANENT` entry whose port does not claim it by itself: the
+    /// node's administrator wrote the entry, but a frame may have moved its hardware address to the
+    /// port. That of the pod's interface did not come from a frame.
     fn permanent_holder<'l>(
         &'l self,
         scope: Scope,
