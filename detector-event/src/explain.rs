@@ -31,7 +31,7 @@ pub struct Incident<'a> {
 }
 
 /// The incidents that these findings belong to: address sweeps first, then in the order of the findings, and last those without an
-/// explanation.
+/// explanation. Each has its findings in the order of their addresses.
 #[must_use]
 pub fn incidents<'a>(
     conflicts: impl IntoIterator<Item = &'a ConflictData>,
@@ -55,6 +55,8 @@ pub fn incidents<'a>(
                     Finding::Anomaly(anomaly) => incident.anomalies.push(anomaly),
                 }
             }
+            incident.conflicts.sort_by_key(|conflict| conflict.address);
+            incident.anomalies.sort_by_key(|anomaly| anomaly.address);
             incident
         })
         .collect();
@@ -194,7 +196,7 @@ impl Incident<'_> {
         }
     }
 
-    /// A line for each kind, in the order of the findings: `IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2 and 216 more`. An address
+    /// A line for each kind: `IPAM drift, 218 addresses: 10.0.0.1, 10.0.0.2 and 216 more`. An address
     /// sweep has none.
     fn addresses_by_kind(&self, limit: usize) -> Vec<String> {
         let mut kinds: Vec<(String, Vec<String>)> = Vec::new();

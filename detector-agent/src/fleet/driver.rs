@@ -405,6 +405,8 @@ impl Driver {
         let counts = self.protocol.counts();
         let claims = &self.metrics.fleet_claims;
         claims.set(gauge_value(counts.registered));
-        self.health.report(counts, self.has_node && self.is_listed);
+        let is_ready = self.has_node && self.is_listed;
+        let is_working = self.health.report(counts, is_ready);
+        self.metrics.fleet_blind.set((!is_working).into());
     }
 }

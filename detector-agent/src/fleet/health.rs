@@ -136,8 +136,9 @@ impl FleetHealth {
         self.node_problem = problem;
     }
 
-    /// Reports the state; `is_ready` once this agent's Node is known and the conflicts were listed.
-    pub(super) fn report(&mut self, counts: Counts, is_ready: bool) {
+    /// Reports the state; `is_ready` once this agent's Node is known and the conflicts were listed. Returns whether addresses are
+    /// compared.
+    pub(super) fn report(&mut self, counts: Counts, is_ready: bool) -> bool {
         let now = Instant::now();
         if let Some((at, _)) = self.refused
             && now.saturating_duration_since(at) > REFUSED_FOR
@@ -177,10 +178,12 @@ impl FleetHealth {
         } else {
             (State::Starting, "connecting".to_owned())
         };
+        let is_working = matches!(state.0, State::Works | State::Degraded);
         if self.reported.as_ref() != Some(&state) {
             self.part.set(state.0, state.1.clone());
             self.reported = Some(state);
         }
+        is_working
     }
 }
 

@@ -85,6 +85,7 @@ pub fn start(
     if settings.fleet == FleetMode::Off {
         return Ok(None);
     }
+    around.metrics.fleet_blind.set(1);
     let Some((fleet, inbox)) = prepare(settings, around, emit) else {
         return Ok(None);
     };
@@ -92,7 +93,7 @@ pub fn start(
     threads::spawn("fleet", move || {
         // Dropped when the thread ends, even by a panic.
         let _end = end;
-        let _panic = ShowsPanic(fleet.part.clone());
+        let _panic = ShowsPanic(fleet.part.clone(), Arc::clone(&fleet.metrics));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -160,14 +161,15 @@ impl Fleet {
     }
 }
 
-/// Shows in health that the thread panicked.
-struct ShowsPanic(Part);
+/// Shows in health and metrics that the thread panicked.
+struct ShowsPanic(Part, Arc<Metrics>);
 
 impl Drop for ShowsPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0
                 .failed("ended unexpectedly; please report this as a bug");
+            self.1.fleet_blind.set(1);
         }
     }
 }

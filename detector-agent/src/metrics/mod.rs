@@ -100,6 +100,8 @@ pub struct Metrics {
     pub fleet_claims: Gauge,
     /// Devices with addresses that are not looked up there.
     pub fleet_overflow: Gauge,
+    /// 1 while addresses are not compared there, although they should be.
+    pub fleet_blind: Gauge,
     /// Diagnoses, by cause.
     pub diagnoses: Family<Diagnosed, Counter>,
     /// From the raise of a conflict or an anomaly to its first diagnosis.
@@ -310,6 +312,11 @@ impl Metrics {
             fleet_overflow: metric!(
                 "fleet_devices_overflow",
                 "Number of pod devices with more addresses of their own than are compared with other nodes",
+                Gauge::default()
+            ),
+            fleet_blind: metric!(
+                "fleet_blind",
+                "1 while the addresses of this node should be compared with other nodes and are not, else 0",
                 Gauge::default()
             ),
             diagnoses: metric!(

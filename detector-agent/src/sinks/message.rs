@@ -1,8 +1,7 @@
 //! What a sender sends.
 
-use std::{collections::HashSet, hash::Hasher as _};
+use std::hash::Hasher as _;
 
-use detector_engine::AnomalyKind;
 use detector_event::{AnyEvent, Change, SubjectId};
 use fnv::FnvHasher;
 
@@ -29,28 +28,6 @@ impl Message {
             incident: event.subject_id(),
             events: vec![event],
         }
-    }
-
-    /// The message without what is part of a conflict in it: that IPAM considers the address free or another pod's, and that the
-    /// route for it leads to only one of the pods. The example for Alertmanager has the same rule.
-    #[must_use]
-    pub fn without_consequences(&self) -> Self {
-        let in_conflict: HashSet<_> = (self.events.iter())
-            .filter_map(|event| match event {
-                AnyEvent::Conflict(event) => Some(event.data.address),
-                AnyEvent::Anomaly(_) => None,
-            })
-            .collect();
-        let is_consequence = |event: &AnyEvent| match event {
-            AnyEvent::Conflict(_) => false,
-            AnyEvent::Anomaly(event) => {
-                let kinds = [AnomalyKind::IpamDrift, AnomalyKind::RouteAstray];
-                kinds.contains(&event.data.kind) && in_conflict.contains(&event.data.address)
-            }
-        };
-        let mut message = self.clone();
-        message.events.retain(|event| !is_consequence(event));
-        message
     }
 
     /// A message of several events; `None` without any.

@@ -1,13 +1,14 @@
-//! The alerts about agents, and those that count conflicts, on what real agents export.
+//! The alerts about agents, those that count conflicts and those between nodes, on what real agents export.
 
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
 };
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use detector_testkit::{
-    Agent, AgentCommand, DEADLINE, Node, Pod, PodSpec, prometheus::Prometheus, proxy::Proxy, until,
+    Agent, AgentCommand, DEADLINE, KubeApi, Node, Pod, PodSpec, prometheus::Prometheus,
+    proxy::Proxy, until,
 };
 use serde_json::json;
 
@@ -24,6 +25,7 @@ fn start_prometheus<'n>(node: &'n Node, targets: &str) -> Prometheus<'n> {
     let mut rules = fast_rules();
     for (minutes, seconds) in [
         ("pending[15m]", "pending[6s]"),
+        ("blind[15m]", "blind[6s]"),
         ("[10m]", "[6s]"),
         ("[5m] offset 5m", "[5s] offset 5s"),
         ("[5m]", "[5s]"),
@@ -38,11 +40,18 @@ fn start_prometheus<'n>(node: &'n Node, targets: &str) -> Prometheus<'n> {
     Prometheus::start_with(node, &configuration, &[("rules.yaml", &rules)]).unwrap()
 }
 
+/// Requires that the alert is active.
+fn ensure_firing(prometheus: &Prometheus<'_>, alert: &str) -> Result<()> {
+    let active = prometheus.query("ALERTS{alertstate=\"firing\",alertname=~\"IP.*|Pod.*\"}")?;
+    let is_firing = active
+        .iter()
+        .any(|(labels, _)| labels["alertname"] == alert);
+    ensure!(is_firing, "{active:?}");
+    Ok(())
+}
+
 fn wait_firing(prometheus: &Prometheus<'_>, alert: &str) {
-    let query = format!("ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}");
-    prometheus
-        .wait(&query, |series| !series.is_empty())
-        .unwrap();
+    until(DEADLINE, alert, || ensure_firing(prometheus, alert)).unwrap();
 }
 
 fn pods_with(node: &Node, addresses: &[String]) -> Vec<Pod> {
@@ -68,25 +77,19 @@ fn agents_that_do_not_work_have_their_alerts() {
         let address = format!("10.100.{}.{}/32", n / 256, n % 256);
         ["add", "del"].map(|verb| format!("address {verb} {address} dev eth0"))
     };
-    let alerts = [
-        "IPConflictDetectorBlind",
-        "IPConflictDetectorCoverageLow",
-        "IPConflictSinkFailing",
-    ];
     until(DEADLINE, "the alerts", || {
         pods[1].netns().ip_batch((0..600).flat_map(change))?;
-        let query = "ALERTS{alertstate=\"firing\",alertname=~\"IPConflict.*\"}";
-        let firing = prometheus.query(query)?;
-        let is_firing = |alert: &&str| firing.iter().any(|(l, _)| l["alertname"] == *alert);
-        ensure!(alerts.iter().all(is_firing), "{firing:?}");
-        Ok(())
+        ensure_firing(&prometheus, "IPConflictDetectorBlind")?;
+        ensure_firing(&prometheus, "IPConflictDetectorCoverageLow")?;
+        ensure_firing(&prometheus, "IPConflictSinkFailing")
     })
     .unwrap();
     agent.kill().unwrap();
     wait_firing(&prometheus, "IPConflictDetectorDown");
     wait_firing(&prometheus, "IPConflictDetectorCoverageLow");
     drop(prometheus);
-    wait_firing(&start_prometheus(&node, "[]"), "IPConflictDetectorAbsent");
+    let prometheus = start_prometheus(&node, "[]");
+    wait_firing(&prometheus, "IPConflictDetectorAbsent");
 }
 
 #[test]
@@ -114,6 +117,16 @@ fn conflicts_beyond_the_bound_and_brief_ones_have_their_alerts() {
     wait_firing(&prometheus, "IPAddressConflictsBeyondBound");
 }
 
+/// The targets of a Prometheus on the first of two nodes, and the proxy to the second one.
+fn targets_on(nodes: &[Node; 2]) -> (Proxy, String) {
+    let bind = || Ok(TcpListener::bind("127.0.0.1:0")?);
+    let agent = SocketAddr::from(([127, 0, 0, 1], 9842));
+    let proxy = Proxy::start(nodes[0].run_in(bind).unwrap(), &nodes[1], agent).unwrap();
+    let address = proxy.address();
+    let other = format!("{{targets: ['{address}'], labels: {{cluster: east, node: b}}}}");
+    (proxy, format!("[{TARGET}, {other}]"))
+}
+
 #[test]
 fn address_on_two_nodes_has_its_alert() {
     let nodes = ["nodea", "nodeb"].map(|name| Node::new(name).unwrap());
@@ -123,19 +136,56 @@ fn address_on_two_nodes_has_its_alert() {
         let agent = Agent::start_ready(node, &command).unwrap();
         (node.add_pod(&pod).unwrap(), agent)
     });
-    let listener = nodes[0]
-        .run_in(|| Ok(TcpListener::bind("127.0.0.1:0")?))
-        .unwrap();
-    let other = Proxy::start(
-        listener,
-        &nodes[1],
-        SocketAddr::from(([127, 0, 0, 1], 9842)),
-    );
-    let other = other.unwrap();
-    let targets = format!(
-        "[{TARGET}, {{targets: ['{}'], labels: {{cluster: east, node: b}}}}]",
-        other.address()
-    );
+    let (_proxy, targets) = targets_on(&nodes);
     let prometheus = start_prometheus(&nodes[0], &targets);
     wait_firing(&prometheus, "IPAddressOnSeveralNodes");
+}
+
+const NODES: &str = "/api/v1/nodes";
+
+/// An agent on the node of this name that compares addresses with other nodes.
+fn start_fleet_agent(node: &Node, name: &str, api: &KubeApi) -> Agent {
+    for resource in ["ipclaims", "ipconflicts"] {
+        api.install(&format!("/apis/ipconflict.io/v1alpha1/{resource}"));
+    }
+    let command = AgentCommand::run_on(AGENT, name)
+        .args(["--kube=on", "--fleet=kubernetes"])
+        .env("KUBECONFIG", api.kubeconfig());
+    Agent::start_ready(node, &command).unwrap()
+}
+
+#[test]
+fn range_of_two_nodes_has_its_alert() {
+    let nodes = ["cidra", "cidrb"].map(|name| Node::new(name).unwrap());
+    let api = KubeApi::start(nodes[0].netns()).unwrap();
+    api.listen(nodes[1].netns()).unwrap();
+    let names = ["node-a", "node-b"];
+    api.set_nodes(&names);
+    let _agents = [0, 1].map(|n| {
+        let spec = json!({"podCIDR": "10.99.7.0/24", "podCIDRs": ["10.99.7.0/24"]});
+        let metadata = json!({"name": names[n]});
+        let object =
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec});
+        api.apply_object(NODES, object);
+        start_fleet_agent(&nodes[n], names[n], &api)
+    });
+    let (_proxy, targets) = targets_on(&nodes);
+    let prometheus = start_prometheus(&nodes[0], &targets);
+    wait_firing(&prometheus, "PodCIDROverlap");
+}
+
+/// First the API server refuses connections, and then it has no Node of the agent's name.
+#[test]
+fn agent_that_compares_nothing_with_other_nodes_has_its_alert() {
+    let node = Node::new("blindfleet").unwrap();
+    let api = KubeApi::start_refusing(node.netns()).unwrap();
+    let _agent = start_fleet_agent(&node, "testkit", &api);
+    let prometheus = start_prometheus(&node, &format!("[{TARGET}]"));
+    wait_firing(&prometheus, "IPConflictFleetBlind");
+    api.set_nodes(&["testkit"]);
+    api.listen(node.netns()).unwrap();
+    let over = "absent(ALERTS{alertname=\"IPConflictFleetBlind\"})";
+    prometheus.wait(over, |series| !series.is_empty()).unwrap();
+    api.delete_object(NODES, "testkit");
+    wait_firing(&prometheus, "IPConflictFleetBlind");
 }

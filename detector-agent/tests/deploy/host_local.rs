@@ -22,7 +22,8 @@ impl HostLocal {
             {"type": "host-local", "dataDir": folder.path(), "ranges": ranges}}]});
         fs::write(configurations.join("10-net.conflist"), network.to_string()).unwrap();
         let network = Self { folder };
-        network.create();
+        fs::create_dir(network.path("")).unwrap();
+        fs::write(network.path("lock"), "").unwrap();
         network
     }
 
@@ -33,12 +34,6 @@ impl HostLocal {
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("net").join(name)
-    }
-
-    /// Creates the directory of the reservations.
-    pub(crate) fn create(&self) {
-        fs::create_dir(self.path("")).unwrap();
-        fs::write(self.path("lock"), "").unwrap();
     }
 
     /// Reserves an address for the sandbox with this id, instead of another one if there is one.
@@ -52,10 +47,5 @@ impl HostLocal {
     /// Removes a reservation.
     pub(crate) fn release(&self, address: IpAddr) {
         fs::remove_file(self.path(&address.to_string())).unwrap();
-    }
-
-    /// Removes every reservation, and the directory with them.
-    pub(crate) fn wipe(&self) {
-        fs::remove_dir_all(self.path("")).unwrap();
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The alerts of the incidents, in order.
-const ALERTS: [&str; 10] = [
+pub(crate) const ALERTS: [&str; 10] = [
     "IPAMDrift",
     "IPAMLeak",
     "IPAddressConflict",

@@ -5,7 +5,10 @@ use std::{fs, process::Command};
 use detector_event::{ContractName as _, SubjectKind};
 use serde_yaml_ng::Value;
 
-use crate::tools::{deploy, documents, output, read, render, root};
+use crate::{
+    incidents,
+    tools::{deploy, documents, output, read, render, root},
+};
 
 /// The rules of all groups.
 fn rules_of(file: &Value) -> Vec<Value> {
@@ -42,14 +45,21 @@ fn rules_are_valid_and_fire_only_when_they_should() {
     }
 }
 
+/// Tested with made-up series, and on what real agents export.
 #[test]
 fn every_alert_is_tested_and_has_a_runbook() {
     let tests = read("deploy/prometheus/rules.test.yaml");
+    let tests_with_agents = include_str!("agent_alerts.rs");
     let mut used = Vec::new();
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
         let fires = format!("alertname: {name}\n        exp_alerts:\n          - exp_labels");
         assert!(tests.contains(&fires), "{name} fires in no test");
+        let is_awaited = format!("_firing(&prometheus, \"{name}\")");
+        assert!(
+            incidents::ALERTS.contains(&name) || tests_with_agents.contains(&is_awaited),
+            "{name} fires on what agents export in no test"
+        );
         let url = alert["annotations"]["runbook_url"].as_str().unwrap();
         let (_, path) = url.split_once("/blob/main/").unwrap();
         let path = path.split('#').next().unwrap();

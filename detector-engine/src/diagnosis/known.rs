@@ -18,7 +18,7 @@ impl Add<Duration> for UnixTime {
 impl fmt::Display for UnixTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_nanosecond(self.0.into()) {
-            Ok(time) => time.strftime("%FT%TZ").fmt(f),
+            Ok(time) => time.strftime("%F %TZ").fmt(f),
             Err(_) => write!(f, "{} ns after the epoch", self.0),
         }
     }

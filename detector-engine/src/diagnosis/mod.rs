@@ -110,7 +110,7 @@ fn affected(facts: &Facts, proof: &Proof) -> Affected {
     let live = pool.and_then(|pool| pool.live_pods.value());
     match live {
         Some(live) => Affected {
-            addresses: live.without_allocation,
+            addresses: live.addresses_without_allocation,
             pods: live.without_allocation,
         },
         None => Affected {

@@ -1,5 +1,7 @@
 //! What happened, in the order in which it happened.
 
+use std::collections::BTreeSet;
+
 use crate::diagnosis::{
     Evidence,
     facts::{Facts, PoolState, RemovedItem},
@@ -34,8 +36,10 @@ pub fn timeline(facts: &Facts) -> Vec<TimelineEntry> {
             })
         })
         .collect();
-    entries.sort();
-    entries.dedup();
+    let mut known = BTreeSet::new();
+    entries.retain(|entry| known.insert(entry.clone()));
+    // Of one moment, the facts stay in their order: a directory before what is in it.
+    entries.sort_by_key(|entry| entry.at);
     entries.drain(..entries.len().saturating_sub(MAX_TIMELINE));
     entries
 }

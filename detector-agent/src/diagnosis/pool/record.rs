@@ -252,15 +252,19 @@ impl FoundPool {
             let mut addresses = pod.primary_addresses.iter();
             addresses.any(|a| all.get(a).is_some_and(|o| o.iter().any(|o| o.may_be(pod))))
         };
-        let (mut total, mut without_allocation) = (0, 0);
-        for pod in live {
-            total += 1;
-            without_allocation += usize::from(!has_own(pod));
-        }
-        let live = LivePods {
-            total,
-            without_allocation,
+        let mut found = LivePods {
+            total: 0,
+            without_allocation: 0,
+            addresses_without_allocation: 0,
         };
-        Known::Value(live, self.source.clone())
+        for pod in live {
+            found.total += 1;
+            if !has_own(pod) {
+                let here = pod.primary_addresses.iter().filter(|a| is_here(a));
+                found.without_allocation += 1;
+                found.addresses_without_allocation += here.count();
+            }
+        }
+        Known::Value(found, self.source.clone())
     }
 }

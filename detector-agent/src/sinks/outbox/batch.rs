@@ -1,5 +1,7 @@
 //! One batch of inputs: how each changes the tables, and what follows for the queues in memory.
 
+mod consequences;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Mutex,
@@ -12,9 +14,11 @@ use redb::{ReadableTable as _, Table, WriteTransaction};
 use super::{
     outbox_store::{DelayedDelivery, OutboxStore},
     queue::{Queue, QueueEntry, Queues, locked},
-    tables::{INCIDENTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
+    tables::{ADDRESSES, INCIDENTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
 use crate::persist::store::StoreError;
+
+pub(super) use consequences::OUTLASTS;
 
 /// After this time a raise that was refused at a sink's bound is tried again, if its subject is still open.
 const REFUSED: Duration = Duration::from_secs(30);
@@ -57,8 +61,8 @@ pub(super) struct BatchOutcome {
     pub(super) incidents: Vec<(usize, SubjectId, Option<SubjectId>)>,
     /// Sinks for which the incident of a window was stored.
     pub(super) windows: Vec<usize>,
-    /// Subjects that ended, before any of [`Self::delayed`] began.
-    pub(super) ended: Vec<SubjectId>,
+    /// Subjects whose delays are over, before any of [`Self::delayed`] began.
+    pub(super) undelayed: Vec<SubjectId>,
     pub(super) delayed: Vec<DelayedDelivery>,
     /// For each sink, events that were replaced by a newer state.
     pub(super) superseded: Vec<u64>,
@@ -79,6 +83,7 @@ pub(super) struct Batch<'l, 't> {
     queues: &'l Queues<'l>,
     queue: Table<'t, (&'static str, u64), &'static [u8]>,
     open: Table<'t, &'static str, &'static [u8]>,
+    addresses: Table<'t, (&'static str, &'static str), ()>,
     incidents: Table<'t, (&'static str, &'static str), &'static str>,
     /// The lanes it met, with its changes.
     lanes: HashMap<(usize, SubjectId), Vec<(u64, Change)>>,
@@ -105,6 +110,7 @@ impl<'l, 't> Batch<'l, 't> {
             queues,
             queue: transaction.open_table(QUEUE)?,
             open: transaction.open_table(OPEN)?,
+            addresses: transaction.open_table(ADDRESSES)?,
             incidents: transaction.open_table(INCIDENTS)?,
             lanes: HashMap::new(),
             size: queues.iter().map(size).collect(),
@@ -141,6 +147,7 @@ impl<'l, 't> Batch<'l, 't> {
         let is_new = !known.as_ref().is_some_and(same);
         let mut record = known.unwrap_or_else(|| OpenRecord {
             notified_sinks: BTreeSet::new(),
+            covered_sinks: BTreeSet::new(),
             event: event.clone(),
         });
         let mut changed = is_new;
@@ -176,11 +183,10 @@ impl<'l, 't> Batch<'l, 't> {
             return Ok(());
         };
         self.open.remove(subject.to_string().as_str())?;
+        self.forget_address(event)?;
         self.changes.open = self.changes.open.saturating_sub(1);
-        self.changes
-            .delayed
-            .retain(|delayed| delayed.subject != subject);
-        self.changes.ended.push(subject);
+        self.end_delays(subject);
+        self.delay_consequences(event)?;
         for (sink, spec) in self.store.sinks.iter().enumerate() {
             if record.notified_sinks.contains(&spec.name) {
                 self.push(sink, event, Change::Resolved)?;
@@ -232,6 +238,14 @@ impl<'l, 't> Batch<'l, 't> {
         Ok(())
     }
 
+    /// Ends all delays of a subject.
+    fn end_delays(&mut self, subject: SubjectId) {
+        self.changes
+            .delayed
+            .retain(|delayed| delayed.subject != subject);
+        self.changes.undelayed.push(subject);
+    }
+
     fn delay(&mut self, wait: Duration, sink: usize, subject: SubjectId) {
         self.changes.delayed.push(DelayedDelivery {
             wait,
@@ -240,13 +254,19 @@ impl<'l, 't> Batch<'l, 't> {
         });
     }
 
-    /// Raises an open subject at a sink, unless that is at its bound.
+    /// Raises an open subject at a sink, unless that is at its bound or has a conflict that the subject is part of. Returns whether the
+    /// record changed.
     fn raise(&mut self, sink: usize, record: &mut OpenRecord) -> Result<bool, StoreError> {
         let event = record.event.clone();
+        let name = self.store.sinks[sink].name.clone();
+        if self.is_part_of_conflict(sink, &event)? {
+            return Ok(record.covered_sinks.insert(name));
+        }
         let is_stored = self.push(sink, &event, Change::Raised)?;
         if is_stored {
-            let name = self.store.sinks[sink].name.clone();
+            record.covered_sinks.remove(&name);
             record.notified_sinks.insert(name);
+            self.cover_consequences(sink, &event)?;
         } else {
             self.delay(REFUSED, sink, event.subject_id());
         }
@@ -449,6 +469,7 @@ impl<'l, 't> Batch<'l, 't> {
     }
 
     fn put(&mut self, subject: SubjectId, record: &OpenRecord) -> Result<(), StoreError> {
+        self.note_address(&record.event)?;
         let text = serde_json::to_vec(record).unwrap_or_default();
         self.open
             .insert(subject.to_string().as_str(), text.as_slice())?;

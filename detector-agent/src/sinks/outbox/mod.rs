@@ -22,7 +22,8 @@
 //!    sink's filter lets a subject pass only later, the sink gets it as `raised` then.
 //! 4. An event keeps its id across all attempts, restarts included.
 //! 5. A sink that notifies people gets what happens within one window of time as one message. All that is stored of a
-//!    window is its incident, the subjects that were raised in it: before the message is sent, until each is over.
+//!    window is its incident, the subjects that were raised in it: before the message is sent, until each is over. What is part of
+//!    a conflict that it got, or of an address sweep, is not raised; a raise of it that was not sent is taken back.
 //! 6. Bounded: events and bytes of each sink, open subjects, events not stored yet. At a sink's bound further raises and
 //!    updates are refused and counted, never an end (there is one at most for each subject that was admitted), and a raise
 //!    is tried again while its subject is open. Nothing that is stored is evicted: a pod that fills the outbox while a

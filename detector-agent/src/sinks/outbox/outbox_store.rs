@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::{
     OutboxBounds, SinkSpec,
-    batch::{Batch, BatchOutcome, FinishedMessage, OutboxInput},
+    batch::{Batch, BatchOutcome, FinishedMessage, OUTLASTS, OutboxInput},
     queue::{Queue, Queues, locked},
     tables::{self, INCIDENTS, Now, OPEN, OpenRecord, QUEUE, QueuedRecord},
 };
@@ -223,7 +223,8 @@ impl OutboxStore {
         self.next_seq = changes.next_seq;
     }
 
-    /// The sinks whose filter accepts the subject and that have not got it yet, each with the time it must still last.
+    /// The sinks whose filter accepts the subject and that have not got it yet, each with the time it must still last; of one that is
+    /// part of a conflict, once that is over.
     pub(super) fn pending_sinks(&self, record: &OpenRecord, now: Now) -> Vec<(usize, Duration)> {
         let event = &record.event;
         self.sinks
@@ -232,7 +233,13 @@ impl OutboxStore {
             .filter(|(_, sink)| {
                 !record.notified_sinks.contains(&sink.name) && sink.filter.accepts(event)
             })
-            .map(|(n, sink)| (n, sink.filter.time_left(event, now.wall)))
+            .map(|(n, sink)| {
+                let wait = sink.filter.time_left(event, now.wall);
+                match record.covered_sinks.contains(&sink.name) {
+                    true => (n, wait.max(OUTLASTS)),
+                    false => (n, wait),
+                }
+            })
             .collect()
     }
 }

@@ -18,6 +18,9 @@ pub(super) const QUEUE: TableDefinition<'_, (&str, u64), &[u8]> =
     TableDefinition::new("outbox.queue");
 /// Open conflicts and anomalies: id → [`OpenRecord`].
 pub(super) const OPEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("outbox.open");
+/// Open conflicts, and anomalies that may be part of one: (address, id).
+pub(super) const ADDRESSES: TableDefinition<'_, (&str, &str), ()> =
+    TableDefinition::new("outbox.addresses");
 /// The incident that a sink has a conflict or an anomaly in: (sink, id) → id of the incident.
 pub(super) const INCIDENTS: TableDefinition<'_, (&str, &str), &str> =
     TableDefinition::new("outbox.incidents");
@@ -58,6 +61,9 @@ pub(super) struct OpenRecord {
     /// The sinks that got, or have queued, its `raised` event.
     #[serde(rename = "told")]
     pub(super) notified_sinks: BTreeSet<String>,
+    /// The sinks that got a conflict instead that it is part of.
+    #[serde(default)]
+    pub(super) covered_sinks: BTreeSet<String>,
     /// Its newest event.
     pub(super) event: AnyEvent,
 }
@@ -80,7 +86,13 @@ impl Now {
 
 /// Deletes the tables that only another version of the agent has; returns their names.
 pub(super) fn delete_unknown(transaction: &WriteTransaction) -> Result<Vec<String>, StoreError> {
-    let known = [QUEUE.name(), OPEN.name(), INCIDENTS.name(), META.name()];
+    let known = [
+        QUEUE.name(),
+        OPEN.name(),
+        ADDRESSES.name(),
+        INCIDENTS.name(),
+        META.name(),
+    ];
     let is_unknown = |table: &UntypedTableHandle| {
         table.name().starts_with(PREFIX) && !known.contains(&table.name())
     };

@@ -385,7 +385,7 @@ impl OutboxWorker {
         if changes.refused_subjects > 0 {
             self.count("refused", changes.refused_subjects);
         }
-        for subject in changes.ended {
+        for subject in changes.undelayed {
             for sink in 0..self.sink_queues.len() {
                 self.due.remove(sink, subject);
             }

@@ -39,7 +39,6 @@ impl Format {
         if self == Self::Cloudevents {
             return serde_json::to_vec(&message.events.first());
         }
-        let message = &message.without_consequences();
         let notice = &Notice::new(message);
         let value = match self {
             Self::Pagerduty => pagerduty(message, notice, routing_key, status_page),
@@ -250,23 +249,6 @@ mod tests {
         assert_eq!(page["payload"]["severity"], "warning");
         assert_eq!(page["payload"]["class"], "ipam_drift");
         assert_eq!(page["dedup_key"], event.incident.to_string());
-    }
-
-    #[test]
-    fn drift_about_an_address_in_conflict_is_part_of_the_conflict() {
-        let events = [
-            samples::drift("10.0.0.1").into(),
-            samples::raised("10.0.0.1").into(),
-        ];
-        let id = samples::subject_id("first");
-        let message = Message::of_window(Change::Raised, id, events.into()).unwrap();
-        let text = any_body(Format::Slack, &message)["text"].to_string();
-        assert!(text.contains("10.0.0.1 is claimed by"), "{text}");
-        assert!(!text.contains("findings"), "{text}");
-        let page = any_body(Format::Pagerduty, &message);
-        assert_eq!(page["payload"]["class"], "duplicate");
-        assert_eq!(page["payload"]["component"], "10.0.0.1");
-        assert_eq!(page["dedup_key"], id.to_string());
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
 };
 
-use detector_testkit::{Cni, Frame, FrameSender, MacAddress, Pod, PodSpec};
+use detector_testkit::{Frame, FrameSender, MacAddress, Pod, PodSpec};
+use serde_json::json;
 
 use super::{Incident, site::Site};
 use crate::host_local::HostLocal;
@@ -14,10 +15,13 @@ pub(super) const INCIDENTS: [Incident; 10] = [
     Incident {
         name: "duplicate",
         title: "A duplicate",
-        story: "The reservation of a running pod was removed, and a new pod got the address. The new pod is deleted, and the reservation written again.",
+        story: "The directory with the node's reservations was removed while a pod was running, and a new pod got the address. The new pod is deleted, and the reservation written again.",
         names: "default/cart-1",
         run: duplicate,
-        sample: Some(("IPAddressConflict.md", "check")),
+        samples: &[
+            ("IPAddressConflict.md", "check"),
+            ("IPAddressConflict.md", "explain 10.244.2.10"),
+        ],
     },
     Incident {
         name: "host",
@@ -25,7 +29,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "A pod has the address of its node. The pod is deleted.",
         names: "shop/batch-1",
         run: address_of_the_node,
-        sample: None,
+        samples: &[],
     },
     Incident {
         name: "ipv6",
@@ -33,7 +37,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "In a pod on a bridge, somebody adds the IPv6 address of another pod. The address is removed again.",
         names: "shop/debug-1",
         run: ipv6_by_hand,
-        sample: None,
+        samples: &[],
     },
     Incident {
         name: "sweep",
@@ -41,7 +45,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "A pod answers ARP for the addresses of ten others. The pod is deleted.",
         names: "shop/scanner-1",
         run: sweep,
-        sample: None,
+        samples: &[],
     },
     Incident {
         name: "drift",
@@ -49,7 +53,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The reservation of a running pod is removed. It is written again.",
         names: "default/web-1",
         run: drift,
-        sample: None,
+        samples: &[],
     },
     Incident {
         name: "gateway",
@@ -57,7 +61,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The node does not answer for the gateway of a pod, because proxy ARP is off. The pod is deleted.",
         names: "shop/web-1",
         run: dead_gateway,
-        sample: Some(("PodGatewayUnresolved.md", "explain")),
+        samples: &[("PodGatewayUnresolved.md", "explain")],
     },
     Incident {
         name: "route",
@@ -65,7 +69,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "The route of a pod's address leads to another pod. It is corrected.",
         names: "shop/web-1",
         run: misdirected_route,
-        sample: Some(("PodRouteAstray.md", "explain")),
+        samples: &[("PodRouteAstray.md", "explain")],
     },
     Incident {
         name: "duplicates",
@@ -73,7 +77,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "On a node with 100 dual-stack pods an old state of IPAM is restored, and 100 new pods get the same addresses. The reservations are corrected, and the new pods deleted.",
         names: "200",
         run: two_hundred_duplicates,
-        sample: None,
+        samples: &[],
     },
     Incident {
         name: "drifts",
@@ -81,7 +85,7 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "All reservations of a node with 109 dual-stack pods are removed. They are restored.",
         names: "218",
         run: drifts_of_218,
-        sample: None,
+        samples: &[("IPAMDrift.md", "explain")],
     },
     Incident {
         name: "restart",
@@ -89,24 +93,20 @@ pub(super) const INCIDENTS: [Incident; 10] = [
         story: "Two pods have one address, and the agent is killed and replaced while the conflict is open. The second pod is deleted.",
         names: "shop/cart-1",
         run: restart_in_a_duplicate,
-        sample: None,
+        samples: &[],
     },
 ];
 
 fn duplicate(site: &mut Site<'_>) {
-    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
-    site.add_network(&cni);
-    let first = site.add_cni_pod(&cni, "web-1");
+    site.start_runtime(&json!([[{"subnet": "10.244.2.0/24", "rangeStart": "10.244.2.10"}]]));
+    site.run_pods(&["web-1".to_owned()]);
     site.start_agent();
-    let network = cni.data_dir().join("kindnet");
-    let file = network.join(first.address().unwrap().to_string());
-    let reservation = fs::read(&file).unwrap();
-    fs::remove_file(&file).unwrap();
-    fs::remove_file(network.join("last_reserved_ip.0")).unwrap();
-    let second = site.add_cni_pod(&cni, "cart-1");
+    let removed = site.remove_reservations();
+    let second = site.run_pods(&["cart-1".to_owned()]).remove(0);
     site.wait_notified();
-    cni.remove_pod(&site.node, second).unwrap();
-    fs::write(&file, reservation).unwrap();
+    site.remove_pod(&second);
+    let reservation = fs::read(removed.join("10.244.2.10")).unwrap();
+    fs::write(site.reservations().join("10.244.2.10"), reservation).unwrap();
     site.wait_ended();
 }
 
@@ -183,12 +183,10 @@ fn sweep(site: &mut Site<'_>) {
 }
 
 fn drift(site: &mut Site<'_>) {
-    let cni = Cni::ptp("kindnet", "10.244.2.0/24").unwrap();
-    site.add_network(&cni);
-    let pod = site.add_cni_pod(&cni, "web-1");
+    site.start_runtime(&json!([[{"subnet": "10.244.2.0/24", "rangeStart": "10.244.2.10"}]]));
+    site.run_pods(&["web-1".to_owned()]);
     site.start_agent();
-    let address = pod.address().unwrap().to_string();
-    let file = cni.data_dir().join("kindnet").join(address);
+    let file = site.reservations().join("10.244.2.10");
     let reservation = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
     site.wait_notified();
@@ -321,16 +319,12 @@ fn two_hundred_duplicates(site: &mut Site<'_>) {
 }
 
 fn drifts_of_218(site: &mut Site<'_>) {
-    let allocations = site.add_host_local(&SUBNETS);
-    let pods = Batch::new(site, "web", 109);
-    pods.give(site);
-    pods.reserve(&allocations);
-    pods.assign();
-    pods.set_routes(site);
+    site.start_runtime(&json!(SUBNETS.map(|subnet| [json!({"subnet": subnet})])));
+    let names: Vec<_> = (1..=109).map(|n| format!("web-{n}")).collect();
+    site.run_pods(&names);
     site.start_agent();
-    allocations.wipe();
+    let removed = site.remove_reservations();
     site.wait_notified();
-    allocations.create();
-    pods.reserve(&allocations);
+    fs::rename(removed, site.reservations()).unwrap();
     site.wait_ended();
 }

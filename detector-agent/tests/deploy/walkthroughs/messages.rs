@@ -3,6 +3,9 @@
 use detector_testkit::ReceivedRequest;
 use serde_json::Value;
 
+/// The id of a sandbox without its last two digits.
+const SANDBOX: &str = "5d1f0c9e77a1b3c42f6e8d90a5b7c1e3f4a2968d0b7e5c31f8a6d4e2b9c07f";
+
 /// How a person is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -107,18 +110,18 @@ fn shown(markup: &str) -> String {
         .fold(text, |text, (from, to)| text.replace(from, to))
 }
 
-/// The text with these replacements, with fixed times and durations, and with MAC addresses that are numbered.
+/// The text with these replacements, with fixed times and durations, and with MAC addresses and sandboxes that are numbered.
 pub(super) fn normalised(text: &str, replacements: &[(String, String)]) -> String {
     let mut text = text.to_owned();
     for (from, to) in replacements {
         text = text.replace(from, to);
     }
-    let mut macs = Vec::new();
+    let (mut macs, mut sandboxes) = (Vec::new(), Vec::new());
     let lines = text.lines().map(|line| {
         let words: Vec<_> = line.split(' ').collect();
         let words = words.iter().enumerate().map(|(n, word)| {
             let unit = words.get(n + 1).map_or("", |next| core(next));
-            fixed(word, unit, &mut macs)
+            fixed(word, unit, &mut macs, &mut sandboxes)
         });
         words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
     });
@@ -130,7 +133,16 @@ fn core(word: &str) -> &str {
     word.trim_matches(|c: char| !c.is_ascii_alphanumeric())
 }
 
-fn fixed(word: &str, unit: &str, macs: &mut Vec<String>) -> String {
+/// The number of a name: which of the known ones it is, from 1.
+fn number(known: &mut Vec<String>, name: &str) -> usize {
+    let position = known.iter().position(|known| known == name);
+    position.unwrap_or_else(|| {
+        known.push(name.to_owned());
+        known.len() - 1
+    }) + 1
+}
+
+fn fixed(word: &str, unit: &str, macs: &mut Vec<String>, sandboxes: &mut Vec<String>) -> String {
     let core = core(word);
     let digits: String = (core.chars())
         .map(|c| if c.is_ascii_digit() { '0' } else { c })
@@ -144,12 +156,10 @@ fn fixed(word: &str, unit: &str, macs: &mut Vec<String>) -> String {
             "unix:/run/ip-conflict-detector/netns-4-4026531840.sock".to_owned()
         }
         _ if core.len() == 17 && core.split(':').all(|byte| byte.len() == 2) => {
-            let known = macs.iter().position(|mac| mac == core);
-            let number = known.unwrap_or_else(|| {
-                macs.push(core.to_owned());
-                macs.len() - 1
-            });
-            format!("02:00:00:00:00:{:02x}", number + 1)
+            format!("02:00:00:00:00:{:02x}", number(macs, core))
+        }
+        _ if core.len() == 64 && core.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            format!("{SANDBOX}{:02x}", number(sandboxes, core))
         }
         _ => return word.to_owned(),
     };

@@ -42,8 +42,8 @@ struct Incident {
     names: &'static str,
     /// Lets it happen, waits until all ways have notified, and ends it.
     run: fn(&mut Site<'_>),
-    /// A runbook, and the command whose output in it is what the agent printed in this incident.
-    sample: Option<(&'static str, &'static str)>,
+    /// Runbooks, each with a command whose output in it is what the agent printed in this incident.
+    samples: &'static [(&'static str, &'static str)],
 }
 
 /// What was recorded of an incident.
@@ -51,8 +51,6 @@ struct Record {
     messages: Vec<(Way, Vec<Message>)>,
     /// What `check` printed when people were notified.
     check: String,
-    /// What the command of the sample printed then.
-    sample: String,
 }
 
 fn record(incident: &Incident, site: &mut Site<'_>) -> Record {
@@ -61,10 +59,6 @@ fn record(incident: &Incident, site: &mut Site<'_>) -> Record {
     Record {
         messages: Way::ALL.map(|way| (way, site.messages(way))).into(),
         check: site.printed("check").to_owned(),
-        sample: match incident.sample {
-            Some((_, command)) => site.printed(command).to_owned(),
-            None => String::new(),
-        },
     }
 }
 
@@ -92,17 +86,17 @@ impl Record {
         write!(text, "\n`check` on the node:\n\n```text\n{check}\n```\n").unwrap();
         text
     }
+}
 
-    /// Compares the output of a command in a runbook.
-    fn assert_sample_is_current(&self, runbook: &str, command: &str) {
-        let file = root().join("docs/runbooks").join(runbook);
-        let page = read(&file);
-        let command = format!(" -- /usr/local/bin/detector-agent {command}\n");
-        let (head, rest) = page.split_once(&command).unwrap();
-        let (_, tail) = rest.split_once("\n```\n").unwrap();
-        let output = self.sample.trim_end();
-        assert_current(&file, &format!("{head}{command}{output}\n```\n{tail}"));
-    }
+/// Compares the output of a command in a runbook.
+fn assert_sample_is_current(runbook: &str, command: &str, printed: &str) {
+    let file = root().join("docs/runbooks").join(runbook);
+    let page = read(&file);
+    let command = format!(" -- /usr/local/bin/detector-agent {command}\n");
+    let (head, rest) = page.split_once(&command).unwrap();
+    let (_, tail) = rest.split_once("\n```\n").unwrap();
+    let output = printed.trim_end();
+    assert_current(&file, &format!("{head}{command}{output}\n```\n{tail}"));
 }
 
 #[test]
@@ -110,7 +104,11 @@ fn walkthroughs_have_what_people_receive() {
     let netns = Netns::new("monitoring").unwrap();
     let alerts = netns.run_in(Receiver::start).unwrap();
     let mut sites: Vec<_> = (INCIDENTS.iter())
-        .map(|incident| Site::new(incident.name, &netns, &alerts).unwrap())
+        .map(|incident| {
+            let commands = incident.samples.iter().map(|(_, command)| *command);
+            let commands = commands.chain(["check"]).collect();
+            Site::new(incident.name, commands, &netns, &alerts).unwrap()
+        })
         .collect();
     let _monitoring = Monitoring::start(&netns, &sites, &alerts);
     let records: Vec<_> = thread::scope(|scope| {
@@ -130,10 +128,10 @@ fn walkthroughs_have_what_people_receive() {
     let (head, rest) = page.split_once(begin).unwrap();
     let (_, tail) = rest.split_once(end).unwrap();
     assert_current(&file, &format!("{head}{begin}{text}{end}{tail}"));
-    for (incident, record) in INCIDENTS.iter().zip(&records) {
+    for ((incident, record), site) in INCIDENTS.iter().zip(&records).zip(&sites) {
         record.assert_short_and_complete(incident);
-        if let Some((runbook, command)) = incident.sample {
-            record.assert_sample_is_current(runbook, command);
+        for (runbook, command) in incident.samples {
+            assert_sample_is_current(runbook, command, site.printed(command));
         }
     }
 }

@@ -96,6 +96,8 @@ pub struct LivePods {
     pub total: usize,
     /// How many of them have no allocation of their own.
     pub without_allocation: usize,
+    /// How many addresses of the pool these have.
+    pub addresses_without_allocation: usize,
 }
 
 /// What is particular to an IPAM.

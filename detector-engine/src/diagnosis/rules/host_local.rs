@@ -19,6 +19,8 @@ const ONE_INCIDENT: Duration = Duration::from_mins(10);
 
 /// Files that went within this time were deleted together.
 const ONE_DELETION: Duration = Duration::from_mins(1);
+/// The most time between two of them, of which a read of the directory in the middle shows some.
+const BETWEEN_DELETIONS: Duration = Duration::from_secs(5);
 
 /// `host-local`'s part of a pool.
 struct HostLocal<'f> {
@@ -79,7 +81,8 @@ impl<'f> HostLocal<'f> {
         self.most_pods_lack_reservations() && together >= 2 && together * 2 >= without
     }
 
-    /// The first deletion after `set_up` that the agent saw and that took more than one reservation.
+    /// The first deletion after `set_up` that the agent saw and that took more than one reservation. All addresses have the time of
+    /// the first that went.
     fn seen_deletion(&self, facts: &Facts, set_up: UnixTime) -> Option<Deletion> {
         let (removals, source) = self.removals.found()?;
         let is_whole = |removal: &&Removal| match removal.item {
@@ -89,9 +92,17 @@ impl<'f> HostLocal<'f> {
             }
         };
         let after = removals.iter().filter(|removal| removal.at > set_up);
-        let first = after.filter(is_whole).min_by_key(|removal| removal.at)?;
+        let first = after.clone().filter(is_whole);
+        let first = first.min_by_key(|removal| removal.at)?;
+        let mut times: Vec<_> = after.map(|removal| removal.at).collect();
+        times.sort_unstable();
+        let before = times.into_iter().rev().filter(|at| *at < first.at);
+        let began = before.fold(first.at, |began, at| {
+            let is_together = began.0 - at.0 <= nanos(BETWEEN_DELETIONS);
+            if is_together { at } else { began }
+        });
         Some(Deletion {
-            at: Some(first.at),
+            at: Some(began),
             is_seen: true,
             evidence: evidence::removal(*first, source),
         })

@@ -36,6 +36,7 @@ fn live(facts: &mut Facts, total: usize, without_allocation: usize) {
     pool_of(facts).live_pods = known(LivePods {
         total,
         without_allocation,
+        addresses_without_allocation: 2 * without_allocation,
     });
 }
 
@@ -93,6 +94,35 @@ fn deletion_that_the_agent_saw_is_exact() {
     }
     let by_birth = diagnose(&ipam_state_wiped());
     assert!(by_birth.summary.contains(" deleted by "), "{by_birth:?}");
+}
+
+/// The directory was read in the middle, and a pod had ended before.
+#[test]
+fn all_addresses_of_one_deletion_have_the_time_of_the_first() {
+    let after = |seconds: u64| UnixTime(minute(390).0 + seconds * 1_000_000_000);
+    let at = |at, mut removal: Removal| {
+        removal.at = at;
+        removal
+    };
+    let (own, other) = (reservation(ADDRESS, 0), reservation("10.244.2.77", 0));
+    let directory = removal(RemovedItem::Directory, 0);
+    let ended = reservation("10.244.2.78", 389);
+    for removals in [
+        [
+            at(after(0), own),
+            at(after(4), other),
+            at(after(8), directory),
+        ],
+        [at(after(0), other), at(after(4), other), at(after(8), own)],
+    ] {
+        let mut facts = with_files(Files {
+            directory: born(400),
+            removals: [&[ended], &removals[..]].concat(),
+            ..Files::default()
+        });
+        live(&mut facts, 4, 3);
+        assert_eq!(wiped_at(&facts), Some(minute(390)));
+    }
 }
 
 #[test]
@@ -239,8 +269,10 @@ fn drift_after_a_wipe_needs_no_second_pod() {
     facts.claimants.truncate(1);
     pool_of(&mut facts).owners = absent();
     assert_eq!(wiped_at(&facts), Some(minute(400)));
+    // Dual stack.
+    live(&mut facts, 19, 10);
     let affected = diagnose(&facts).affected;
-    assert_eq!((affected.addresses, affected.pods), (10, 10));
+    assert_eq!((affected.addresses, affected.pods), (20, 10));
 }
 
 #[test]

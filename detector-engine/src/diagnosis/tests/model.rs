@@ -194,6 +194,7 @@ fn apply(facts: &mut Facts, change: Change) {
                 pool.live_pods = known(LivePods {
                     total: 20,
                     without_allocation,
+                    addresses_without_allocation: without_allocation,
                 });
             }
         }

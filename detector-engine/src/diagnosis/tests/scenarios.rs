@@ -33,7 +33,7 @@ fn kindnet_state_wiped() {
     );
     assert_eq!(
         diagnosis.summary,
-        "The reservations of host-local in /run/cni-ipam-state/kindnet were deleted by 2023-11-15T04:53:20Z, while 10 pods were running."
+        "The reservations of host-local in /run/cni-ipam-state/kindnet were deleted by 2023-11-15 04:53:20Z, while 10 pods were running."
     );
     assert!(diagnosis.repair.contains("cordon kind-worker3"));
 }
@@ -75,6 +75,7 @@ fn aws_ipamd_lost_runtime() {
     pool_of(&mut conflict).live_pods = known(LivePods {
         total: 17,
         without_allocation: 17,
+        addresses_without_allocation: 17,
     });
     let mut drift = conflict.clone();
     drift.finding = FindingKind::Anomaly(AnomalyKind::IpamDrift);

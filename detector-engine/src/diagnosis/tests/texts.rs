@@ -108,9 +108,9 @@ fn pod_that_is_not_known_is_named_by_its_device() {
 
 #[test]
 fn times_are_rfc_3339() {
-    assert_eq!(UnixTime(0).to_string(), "1970-01-01T00:00:00Z");
+    assert_eq!(UnixTime(0).to_string(), "1970-01-01 00:00:00Z");
     let time = UnixTime(1_764_043_450_123_456_789);
-    assert_eq!(time.to_string(), "2025-11-25T04:04:10Z");
+    assert_eq!(time.to_string(), "2025-11-25 04:04:10Z");
 }
 
 #[test]

@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use detector_engine::{AnomalyId, Confidence};
-use detector_event::{AnyEvent, Change, ChangedField, SubjectId, samples};
+use detector_event::{AnyEvent, Change, ChangedField, SubjectId, SubjectState, samples};
 use tokio::time::Instant;
 
 use super::{
-    super::{Outbox, OutboxBounds, SinkSpec, Window, queue::Idle, worker::OutboxWorker},
+    super::{
+        Outbox, OutboxBounds, SinkSpec, Window, batch::OUTLASTS, queue::Idle, worker::OutboxWorker,
+    },
     world,
 };
 use crate::{
@@ -217,4 +219,89 @@ fn a_sweep_that_is_found_in_the_window_replaces_its_conflicts() {
     people.outbox.sink().on_event(&end.into());
     people.turn();
     assert_eq!(people.delivered(CHAT), []);
+}
+
+impl People {
+    /// The drift of the address of the conflict with number 1.
+    fn drift(&mut self, change: Change) {
+        self.serial += 1;
+        let mut drift = samples::drift("10.0.0.1");
+        drift.id = format!("e{}", self.serial);
+        drift.data.anomaly_id = AnomalyId(7);
+        drift.event_type.change = change;
+        if change == Resolved {
+            drift.data.state = SubjectState::Resolved;
+        }
+        self.outbox.sink().on_event(&drift.into());
+        self.turn();
+    }
+
+    /// What both get.
+    fn both(&mut self) -> Vec<(Change, usize)> {
+        let chat = self.counts(CHAT);
+        assert_eq!(self.counts(PAGER), chat);
+        chat
+    }
+}
+
+#[test]
+fn what_is_part_of_a_conflict_has_no_message() {
+    for is_first in [true, false] {
+        let mut people = People::new();
+        if is_first {
+            people.drift(Raised);
+        }
+        people.report(Raised, [1]);
+        people.drift(if is_first { Updated } else { Raised });
+        assert_eq!(people.both(), [(Raised, 1)]);
+        let mut people = people.restart();
+        people.drift(Updated);
+        people.drift(Resolved);
+        assert_eq!(people.both(), []);
+        people.report(Resolved, [1]);
+        assert_eq!(people.both(), [(Resolved, 1)]);
+    }
+}
+
+#[test]
+fn what_is_over_shortly_after_its_conflict_has_no_message() {
+    let mut people = People::new();
+    people.drift(Raised);
+    people.report(Raised, [1]);
+    people.report(Resolved, [1]);
+    people.drift(Updated);
+    assert_eq!(people.both(), [(Raised, 1), (Resolved, 1)]);
+    people.drift(Resolved);
+    assert_eq!(people.both(), []);
+}
+
+#[test]
+fn what_people_had_before_its_conflict_has_an_end_of_its_own() {
+    let mut people = People::new();
+    people.drift(Raised);
+    assert_eq!(people.both(), [(Raised, 1)]);
+    people.report(Raised, [1]);
+    assert_eq!(people.both(), [(Raised, 1)]);
+    people.report(Resolved, [1]);
+    assert_eq!(people.both(), [(Resolved, 1)]);
+    people.drift(Resolved);
+    assert_eq!(people.both(), [(Resolved, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outlasts_its_conflict_is_reported_on_its_own() {
+    let mut people = People::new();
+    people.report(Raised, [1]);
+    people.drift(Raised);
+    assert_eq!(people.both(), [(Raised, 1)]);
+    tokio::time::advance(OUTLASTS / 2).await;
+    people.report(Resolved, [1]);
+    tokio::time::advance(OUTLASTS / 2).await;
+    people.drift(Updated);
+    assert_eq!(people.both(), [(Resolved, 1)]);
+    tokio::time::advance(OUTLASTS / 2).await;
+    people.turn();
+    assert_eq!(people.both(), [(Raised, 1)]);
+    people.drift(Resolved);
+    assert_eq!(people.both(), [(Resolved, 1)]);
 }

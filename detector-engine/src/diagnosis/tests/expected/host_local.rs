@@ -90,6 +90,14 @@ impl Table<'_> {
                 seen = Some(seen.map_or(removal.at, |seen| seen.min(removal.at)));
             }
         }
+        // Others may have gone shortly before.
+        while let Some(first) = seen
+            && let Some(before) = all.iter().find(|other| {
+                other.at > created && other.at < first && other.at.0 + 5 * SECOND >= first.0
+            })
+        {
+            seen = Some(before.at);
+        }
         let born = |file: &Known<FileFacts>| {
             let born = file.value().and_then(|file| file.born);
             born.filter(|born| *born > created)
