@@ -71,7 +71,7 @@ pub struct AnomalyData {
     #[cfg_attr(feature = "schema", schemars(with = "schema::Id"))]
     pub anomaly_id: AnomalyId,
     /// The node's name.
-    pub node: String,
+    pub node: Arc<str>,
     /// The cluster's name, if it is configured.
     #[serde(default)]
     pub cluster: Option<String>,
@@ -174,7 +174,7 @@ impl AnomalyData {
     /// `anomaly` as it is at `moment`, up to which the latency is measured. `pods` looks up the holder's pod.
     #[must_use]
     pub fn new(
-        node: &str,
+        node: &Arc<str>,
         moment: &Moment,
         anomaly: &Anomaly,
         pods: impl Fn(&detector_engine::Claimant) -> PodAnswer,
@@ -191,7 +191,7 @@ impl AnomalyData {
         let resolved_at = anomaly.resolved_at.map(|at| moment.wall_at(at));
         let mut data = Self {
             anomaly_id: anomaly.id,
-            node: node.to_owned(),
+            node: Arc::clone(node),
             cluster: None,
             kind: anomaly.kind,
             severity: SubjectKind::Anomaly(anomaly.kind).severity(),

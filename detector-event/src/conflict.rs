@@ -31,7 +31,7 @@ pub struct ConflictData {
     #[cfg_attr(feature = "schema", schemars(with = "schema::Id"))]
     pub conflict_id: ConflictId,
     /// The node's name.
-    pub node: String,
+    pub node: Arc<str>,
     /// The cluster's name, if it is configured.
     #[serde(default)]
     pub cluster: Option<String>,
@@ -125,7 +125,7 @@ pub struct ConflictData {
 pub struct ClaimantData {
     /// The name of its node. Empty in events that an earlier version stored.
     #[serde(default)]
-    pub node: String,
+    pub node: Arc<str>,
     /// The node's end of the pod's interface, or one of the node's own.
     pub device: String,
     /// The device's index.
@@ -242,7 +242,7 @@ impl ConflictData {
     /// `conflict` as it is at `moment`, up to which the latency is measured. `pods` looks up a claimant's pod.
     #[must_use]
     pub fn new(
-        node: &str,
+        node: &Arc<str>,
         moment: &Moment,
         conflict: &Conflict,
         pods: impl Fn(&detector_engine::Claimant) -> PodAnswer,
@@ -252,7 +252,7 @@ impl ConflictData {
         let resolved_at = conflict.resolved_at.map(|at| moment.wall_at(at));
         let mut data = Self {
             conflict_id: conflict.id,
-            node: node.to_owned(),
+            node: Arc::clone(node),
             cluster: None,
             address: conflict.address,
             network: conflict.network.clone(),
@@ -371,7 +371,7 @@ impl ClaimantData {
     /// `claimant`, with its pod if that is known; on `node` unless it is known from the cluster's registry.
     #[must_use]
     pub fn new(
-        node: &str,
+        node: &Arc<str>,
         claimant: &detector_engine::Claimant,
         moment: &Moment,
         pod: PodAnswer,
@@ -383,7 +383,7 @@ impl ClaimantData {
         let known = |at, beginning: Beginning| beginning.is_known().then(|| moment.wall_at(at));
         let registered = claimant.registered.as_deref();
         Self {
-            node: registered.map_or(node, |there| &there.node).to_owned(),
+            node: registered.map_or_else(|| Arc::clone(node), |there| there.node.as_str().into()),
             device: claimant.device.clone(),
             ifindex: claimant.ifindex,
             mac: claimant.mac,

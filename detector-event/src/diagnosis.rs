@@ -53,6 +53,15 @@ impl DiagnosisData {
         self.cause != Cause::Unknown
     }
 
+    /// How certain the cause is: unknown, likely or proven.
+    fn certainty(&self) -> u8 {
+        match self.confidence {
+            _ if !self.has_cause() => 0,
+            CauseConfidence::Likely => 1,
+            CauseConfidence::Proven => 2,
+        }
+    }
+
     /// The cause in one sentence, if it is known: `ipam_state_wiped (proven): The reservations of …`. For people, not yet cleaned.
     #[must_use]
     pub fn cause_text(&self) -> Option<String> {
@@ -169,22 +178,73 @@ fn wall(time: UnixTime) -> Option<WallTime> {
 
 /// The explanations of what is open, shared by all who show it.
 #[derive(Debug, Default)]
-pub struct Explanations(Mutex<HashMap<SubjectId, Explanation>>);
+pub struct Explanations(Mutex<HashMap<SubjectId, Found>>);
+
+/// What the agents of the claimants found.
+#[derive(Debug, Default)]
+struct Found {
+    here: Option<Explanation>,
+    elsewhere: Option<DiagnosisData>,
+}
+
+impl Found {
+    /// The explanation of this agent, with the cause that the agent of another node found if that is more certain.
+    fn best(&self) -> Option<Explanation> {
+        let here = self.here.as_ref()?;
+        let known = &here.diagnosis;
+        let better = self.elsewhere.as_ref();
+        let Some(better) = better.filter(|found| found.certainty() > known.certainty()) else {
+            return Some(here.clone());
+        };
+        let mut ruled_out = known.ruled_out.clone();
+        ruled_out.retain(|cause| *cause != better.cause);
+        Some(Explanation {
+            diagnosis: Arc::new(DiagnosisData {
+                affected: known.affected,
+                ruled_out,
+                not_checked: known.not_checked.clone(),
+                ..better.clone()
+            }),
+            timeline: Arc::clone(&here.timeline),
+        })
+    }
+
+    fn digest(&self) -> u64 {
+        diagnosis_digest(self.best().as_ref().map(|best| &*best.diagnosis))
+    }
+}
 
 impl Explanations {
     /// The explanation of a conflict or an anomaly; `None` if there is none yet.
     #[must_use]
     pub fn of(&self, id: SubjectId) -> Option<Explanation> {
-        self.lock().get(&id).cloned()
+        self.lock().get(&id)?.best()
+    }
+
+    /// The diagnosis that this agent made of it.
+    #[must_use]
+    pub fn found_here(&self, id: SubjectId) -> Option<Arc<DiagnosisData>> {
+        let here = self.lock().get(&id)?.here.clone();
+        here.map(|here| here.diagnosis)
     }
 
     /// Replaces an explanation. Returns whether this is news: another cause or confidence than before. An unknown cause is no
     /// news.
     pub fn set(&self, id: SubjectId, explanation: Explanation) -> bool {
-        let now = diagnosis_digest(Some(&explanation.diagnosis));
-        let before = self.lock().insert(id, explanation);
-        let before = diagnosis_digest(before.as_ref().map(|before| &*before.diagnosis));
+        let mut all = self.lock();
+        let found = all.entry(id).or_default();
+        let before = found.digest();
+        found.here = Some(explanation);
+        let now = found.digest();
         now != 0 && now != before
+    }
+
+    /// Replaces what the agent of another node found. It is shown while it is more certain than what this agent found.
+    pub fn set_elsewhere(&self, id: SubjectId, diagnosis: Option<DiagnosisData>) {
+        let mut all = self.lock();
+        if diagnosis.is_some() || all.contains_key(&id) {
+            all.entry(id).or_default().elsewhere = diagnosis;
+        }
     }
 
     /// The conflict or anomaly is over.
@@ -192,7 +252,7 @@ impl Explanations {
         self.lock().remove(&id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Explanation>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Found>> {
         // A panic while it was held leaves a whole map.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

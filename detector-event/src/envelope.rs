@@ -1,6 +1,6 @@
 //! The CloudEvents 1.0 envelope (structured JSON) of every event; see docs/events.md.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -158,7 +158,7 @@ pub struct Event<D = ConflictData> {
     /// Unique among the node's events.
     pub id: String,
     /// `ip-conflict-detector/<node>`.
-    pub source: String,
+    pub source: Arc<str>,
     /// What the event is about, and what happened to it.
     #[serde(rename = "type", with = "names::name")]
     #[cfg_attr(feature = "schema", schemars(with = "schema::Name<EventType>"))]

@@ -6,9 +6,9 @@ use detector_engine::{Anomaly, Claimant, Conflict};
 
 use super::{
     AnomalyData, AnomalyEvent, AnyEvent, Change, ConflictData, DataContentType, Event, EventType,
-    Explanations, SpecVersion, SubjectId,
+    Explanations, SpecVersion,
 };
-use crate::{DiagnosisData, Moment, PodAnswer};
+use crate::{Moment, PodAnswer};
 
 /// A conflict or an anomaly as the engine reports it.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +46,12 @@ impl<'a> EventSubject<'a> {
 /// Creates the events of one node.
 #[derive(Clone, Debug)]
 pub struct EventMaker {
-    node: String,
+    node: Arc<str>,
     cluster: Option<String>,
     /// The `source` of the events.
-    source: String,
+    source: Arc<str>,
     explanations: Arc<Explanations>,
-    /// Makes this run's event ids different from those of earlier ones.
+    /// How the ids of this run's events begin, unlike those of earlier runs.
     run: String,
     serial: u64,
 }
@@ -59,13 +59,13 @@ pub struct EventMaker {
 impl EventMaker {
     /// `run` should be random.
     #[must_use]
-    pub fn new(node: String, run: u64) -> Self {
+    pub fn new(node: &str, run: u64) -> Self {
         Self {
-            source: format!("ip-conflict-detector/{node}"),
-            node,
+            source: format!("ip-conflict-detector/{node}").into(),
+            node: node.into(),
             cluster: None,
             explanations: Arc::default(),
-            run: format!("{run:016x}"),
+            run: format!("{run:016x}-"),
             serial: 0,
         }
     }
@@ -91,17 +91,10 @@ impl EventMaker {
         }
     }
 
-    /// The diagnosis of a conflict or an anomaly, if there is one.
+    /// The explanations that it adds.
     #[must_use]
-    pub fn diagnosis_of(&self, id: SubjectId) -> Option<Arc<DiagnosisData>> {
-        self.explanations
-            .of(id)
-            .map(|explanation| explanation.diagnosis)
-    }
-
-    /// Removes the explanation of a conflict or an anomaly.
-    pub fn forget_explanation(&self, id: SubjectId) {
-        self.explanations.remove(id);
+    pub fn explanations(&self) -> &Explanations {
+        &self.explanations
     }
 
     /// The event for `change` of `subject` at `moment`, which is now. `pods` looks up a claimant's pod without waiting.
@@ -156,11 +149,15 @@ impl EventMaker {
         data: D,
     ) -> Event<D> {
         self.serial += 1;
+        let serial = self.serial.to_string();
+        // Formatting or joining would take several times as many instructions.
+        let mut id = String::with_capacity(self.run.len() + serial.len());
+        id.push_str(&self.run);
+        id.push_str(&serial);
         Event {
             specversion: SpecVersion::V1,
-            // Formatting would take more instructions.
-            id: [&self.run, "-", &self.serial.to_string()].concat(),
-            source: self.source.clone(),
+            id,
+            source: Arc::clone(&self.source),
             event_type,
             subject,
             time: moment.wall(),

@@ -65,7 +65,7 @@ pub fn conflict(address: &str) -> Conflict {
 /// A claimant of an event, in a pod or not known to be in one.
 pub fn claimant(device: &str, pod: Option<&str>) -> ClaimantData {
     ClaimantData {
-        node: "n".to_owned(),
+        node: "n".into(),
         device: device.to_owned(),
         ifindex: 12,
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
@@ -116,14 +116,14 @@ pub fn event(id: &str, change: Change, conflict: &str, address: &str) -> Event {
     let mut event = Event {
         specversion: SpecVersion::V1,
         id: id.to_owned(),
-        source: "ip-conflict-detector/node-1".to_owned(),
+        source: "ip-conflict-detector/node-1".into(),
         event_type: EventType::conflict(change),
         subject: address,
         time: time(),
         datacontenttype: DataContentType::Json,
         data: ConflictData {
             conflict_id: conflict_id(conflict),
-            node: "node-1".to_owned(),
+            node: "node-1".into(),
             cluster: None,
             address,
             network: Network::Node,
@@ -171,14 +171,14 @@ pub fn drift(address: &str) -> AnomalyEvent {
     let mut event = AnomalyEvent {
         specversion: SpecVersion::V1,
         id: "3".to_owned(),
-        source: "ip-conflict-detector/node-1".to_owned(),
+        source: "ip-conflict-detector/node-1".into(),
         event_type: EventType::anomaly(Change::Raised),
         subject: ip,
         time: time(),
         datacontenttype: DataContentType::Json,
         data: AnomalyData {
             anomaly_id: AnomalyId(conflict_id(address).0),
-            node: "node-1".to_owned(),
+            node: "node-1".into(),
             cluster: None,
             kind: AnomalyKind::IpamDrift,
             severity: Severity::Warning,

@@ -61,16 +61,17 @@ impl WallTime {
         let micros = u64::try_from(self.micros).ok()?;
         let (seconds, micros) = (micros / 1_000_000, (micros % 1_000_000) as u32);
         let (days, second) = ((seconds / 86_400) as u32, (seconds % 86_400) as u32);
-        // https://howardhinnant.github.io/date_algorithms.html#civil_from_days: years begin in March, eras of 400 years in 0000.
-        let days = days + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
-        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let day = day - (153 * month + 2) / 5 + 1;
-        let is_next_year = month >= 10;
-        let month = if is_next_year { month - 9 } else { month + 3 };
-        let year = 400 * era + year + u32::from(is_next_year);
+        // Neri and Schneider, <https://doi.org/10.1002/spe.3172>, as in the kernel's `drivers/rtc/lib.c`: years begin in March, and no
+        // step needs more than one division.
+        let quarters = 4 * (days + 719_468) + 3;
+        let (century, day) = (quarters / 146_097, quarters % 146_097 / 4);
+        let scaled = 2_939_745 * u64::from(4 * day + 3);
+        let (year, day) = ((scaled >> 32) as u32, scaled as u32 / 2_939_745 / 4);
+        let scaled = 2_141 * day + 197_913;
+        let (month, is_next_year) = (scaled >> 16, day >= 306);
+        let day = (scaled & 0xffff) / 2_141 + 1;
+        let month = if is_next_year { month - 12 } else { month };
+        let year = 100 * century + year + u32::from(is_next_year);
         let mut text = *b"0000-00-00T00:00:00.000000Z";
         let mut put = |at: usize, number: u32| {
             text[at..at + 2].copy_from_slice(&PAIRS[number as usize]);

@@ -6,7 +6,6 @@ use detector_engine::{Confidence, ConflictId, ConflictKind, ConflictScope, Netwo
 
 use super::{
     Stored, Subject, Version,
-    contest::Proof,
     objects::{ConflictClaimant, ConflictSpec, ConflictState, MAX_COLUMN, Party, bound_text},
 };
 
@@ -252,14 +251,6 @@ pub(super) fn completed(
         spec.confidence = Confidence::Observed;
     }
     (spec.nodes, spec.pods) = columns(&spec.claimants);
-    spec
-}
-
-/// `spec` with the cause that node `me` knows, if it is the reporter.
-pub(super) fn explained(mut spec: ConflictSpec, me: &str, proof: Option<&Proof>) -> ConflictSpec {
-    let is_reporter = reporter(&spec).is_some_and(|c| c.party.node == me);
-    let proof = proof.filter(|proof| is_reporter && proof.conflict == spec.conflict_id);
-    spec.set_cause(proof.and_then(|proof| proof.cause.as_ref()));
     spec
 }
 

@@ -4,10 +4,11 @@ use detector_engine::{ConflictId, Timestamp};
 
 use super::{
     LocalClaim, Mode, Version,
-    conflict::{MAX_CLAIMANTS, claimant, completed, explained, is_first, new},
+    cause::{OwnCause, explained},
+    conflict::{MAX_CLAIMANTS, claimant, completed, is_first, new},
     context::Context,
     nodes::NodeView,
-    objects::{ConflictCause, ConflictClaimant, ConflictSpec, Party},
+    objects::{ConflictClaimant, ConflictSpec, Party},
 };
 
 /// How many times longer the agent of a ready node may be silent: it may be restarted or upgraded, and an address that it has not
@@ -23,6 +24,8 @@ pub(super) struct Contest {
     pair: Option<Box<ClaimPair>>,
     pub(super) ask: Option<Box<Ask>>,
     pub(super) proof: Option<Box<Proof>>,
+    /// Why this node's claim is in conflict, once this agent knows it.
+    pub(super) cause: Option<Box<OwnCause>>,
 }
 
 /// Two claims of one address.
@@ -73,8 +76,6 @@ pub(super) struct Proof {
     pub(super) pair: Option<Box<ClaimPair>>,
     /// Why there is no confirmation.
     pub(super) unconfirmed_because: Option<String>,
-    /// Why the conflict came about, once this agent knows it.
-    pub(super) cause: Option<ConflictCause>,
 }
 
 /// The next step of a contest.
@@ -234,7 +235,6 @@ impl Contest {
                 conflict: spec.conflict_id,
                 pair: self.pair.clone(),
                 unconfirmed_because,
-                cause: None,
             }));
         }
     }
@@ -248,7 +248,7 @@ pub(super) fn write_as_contender(
     current: Option<&ConflictSpec>,
     holder: &OtherHolder<'_>,
     local: &LocalClaim,
-    proof: Option<&Proof>,
+    contest: &Contest,
     asks: bool,
     cx: &Context<'_>,
 ) -> ConflictSpec {
@@ -266,7 +266,7 @@ pub(super) fn write_as_contender(
         });
         return completed(spec, cx.wall);
     }
-    let proof = proof.filter(|_| takes_part);
+    let proof = contest.proof.as_ref().filter(|_| takes_part);
     let listed = std::mem::take(&mut spec.claimants);
     let (mut first, mut rest) = (None, Vec::new());
     for (i, c) in listed.into_iter().enumerate() {
@@ -314,7 +314,7 @@ pub(super) fn write_as_contender(
             .get_or_insert_with(|| because.clone());
     }
     spec.claimants = std::iter::once(first).chain(rest).collect();
-    explained(completed(spec, cx.wall), &cx.me.node, proof)
+    explained(completed(spec, cx.wall), current, contest.cause.as_deref())
 }
 
 /// Whether the pod of one of these claims may be about to leave the address to the other.

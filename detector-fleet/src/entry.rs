@@ -154,6 +154,7 @@ impl Entry {
         // What was proven and not reported yet has to be proven again in another role.
         let is_reported = self.reported.as_ref().is_some_and(|r| r.is_reporter);
         let mut contest = std::mem::take(&mut self.contest);
+        contest.cause.take_if(|cause| cause.began != local.began);
         match self.role(cx) {
             ContestRole::Contender(_, holder) => {
                 contest.progress(self.stored(), Some(&holder), &local, is_reported, cx);
@@ -240,8 +241,7 @@ impl Entry {
         let Some(spec) = self.conflict.spec() else {
             return;
         };
-        let proof = self.contest.proof.as_deref();
-        let change = holder::write_as_holder(spec, self.conflict.known, local, proof, cx);
+        let change = holder::write_as_holder(spec, self.conflict.known, local, &self.contest, cx);
         self.plan_change(change, plan, cx);
     }
 
@@ -252,7 +252,6 @@ impl Entry {
         plan: &mut Plan,
         cx: &Context<'_>,
     ) {
-        let proof = self.contest.proof.as_deref();
         let asks = match self.contest.next_step(self.stored(), holder, local, cx) {
             ContestStep::Void => {
                 let claim = super::objects::ClaimSpec {
@@ -278,22 +277,21 @@ impl Entry {
             }
             ContestStep::Ask => true,
             // It was proven against a holder that has left since.
-            ContestStep::Proven(_) => proof.is_none(),
+            ContestStep::Proven(_) => self.contest.proof.is_none(),
         };
-        self.write(local, holder, proof, asks, plan, cx);
+        self.write(local, holder, asks, plan, cx);
     }
 
     fn write(
         &self,
         local: &LocalClaim,
         holder: &contest::OtherHolder<'_>,
-        proof: Option<&Proof>,
         asks: bool,
         plan: &mut Plan,
         cx: &Context<'_>,
     ) {
         let current = self.conflict.spec();
-        let desired = contest::write_as_contender(current, holder, local, proof, asks, cx);
+        let desired = contest::write_as_contender(current, holder, local, &self.contest, asks, cx);
         if current == Some(&desired) || self.conflict.is_without_effect(&desired) {
             return;
         }

@@ -4,8 +4,9 @@ use detector_engine::LeaveReason;
 
 use super::{
     LocalClaim,
-    conflict::{completed, explained, reporter},
-    contest::Proof,
+    cause::explained,
+    conflict::{completed, reporter},
+    contest::Contest,
     context::Context,
     objects::{ConflictClaimant, ConflictSpec, ConflictState},
 };
@@ -23,7 +24,7 @@ pub(super) fn write_as_holder(
     current: &ConflictSpec,
     known: u64,
     local: &LocalClaim,
-    proof: Option<&Proof>,
+    contest: &Contest,
     cx: &Context<'_>,
 ) -> Option<ConflictWrite> {
     if !takes_part(current, cx) {
@@ -39,13 +40,13 @@ pub(super) fn write_as_holder(
     let mut claimants = vec![ConflictClaimant {
         party: local.party.clone(),
         // A contender that became the holder continues to report.
-        active: proof.is_some(),
+        active: contest.proof.is_some(),
         terminating: local.terminating,
         rightful: local.rightful,
         ..ConflictClaimant::default()
     }];
     claimants.append(&mut contenders);
-    change(current, claimants, proof, cx)
+    change(current, claimants, contest, cx)
 }
 
 /// The write of a node that no longer has the address and holds no `IPClaim`.
@@ -68,7 +69,7 @@ pub(super) fn write_as_leaver(
         me.left = me.left.or(Some(LeaveReason::AddressRemoved));
         me.active = false;
         others.insert(0, me);
-        return change(current, others, None, cx);
+        return change(current, others, &Contest::default(), cx);
     }
     // The holder may have left before.
     let is_holder_first = others
@@ -80,7 +81,7 @@ pub(super) fn write_as_leaver(
     if !is_holder_first {
         others.insert(0, first.clone());
     }
-    change(current, others, None, cx)
+    change(current, others, &Contest::default(), cx)
 }
 
 /// The write of the last one that takes part beside a holder, and of a holder that is left alone. What was never active is not kept.
@@ -131,13 +132,14 @@ fn others(current: &ConflictSpec, known: u64, cx: &Context<'_>) -> Vec<ConflictC
 fn change(
     current: &ConflictSpec,
     claimants: Vec<ConflictClaimant>,
-    proof: Option<&Proof>,
+    contest: &Contest,
     cx: &Context<'_>,
 ) -> Option<ConflictWrite> {
     let desired = ConflictSpec {
         claimants,
         ..current.clone()
     };
-    let desired = explained(completed(desired, cx.wall), &cx.me.node, proof);
+    let own_cause = contest.cause.as_deref();
+    let desired = explained(completed(desired, cx.wall), Some(current), own_cause);
     (desired != *current).then_some(ConflictWrite::Replace(desired))
 }

@@ -14,6 +14,7 @@
 //! request. An outcome only changes beliefs, so an answer that is lost makes a belief unknown, and it is read again.
 
 mod answers;
+mod cause;
 mod claim;
 pub mod conditions;
 mod conflict;

@@ -9,6 +9,7 @@ use super::{
     Call, CallId, Counts, Effect, Identity, LocalClaim, Memory, Mode, Request, Settings, Stored,
     Subject, Version,
     answers::PendingCall,
+    cause::OwnCause,
     claim::{ClaimBelief, Holder},
     conflict::{bound_party, is_first, sanitized},
     contest::Proof,
@@ -83,7 +84,6 @@ impl Protocol {
                     conflict: conflict.conflict_id,
                     pair: None,
                     unconfirmed_because: None,
-                    cause: None,
                 }));
                 let reported = LastReport::restored((**conflict).clone(), &self.me.node);
                 entry.reported = Some(Box::new(reported));
@@ -129,7 +129,7 @@ impl Protocol {
         self.refresh(subject, now);
     }
 
-    /// Why a conflict that this agent reports came about. It goes into the object.
+    /// Why a conflict came about, as this agent has found. It goes into the object, unless that has a cause which is as certain.
     pub fn set_cause(
         &mut self,
         now: Timestamp,
@@ -140,9 +140,15 @@ impl Protocol {
         let Some(entry) = self.entries.get_mut(&subject) else {
             return;
         };
-        let proof = entry.contest.proof.as_mut();
-        if let Some(proof) = proof.filter(|proof| proof.conflict == conflict) {
-            proof.cause = Some(cause);
+        if let Some(local) = &entry.local {
+            entry.contest.cause = Some(Box::new(OwnCause {
+                conflict,
+                began: local.began,
+                cause: ConflictCause {
+                    node: self.me.node.clone(),
+                    ..cause
+                },
+            }));
             self.refresh(subject, now);
         }
     }

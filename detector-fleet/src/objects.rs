@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use detector_engine::{
     Confidence, ConflictId, ConflictKind, ConflictScope, EvidenceKind, LeaveReason, Mac, Network,
 };
-use detector_event::{DiagnosisData, WallTime, clean, names};
+use detector_event::{WallTime, names};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::Subject;
+pub use super::cause::ConflictCause;
 
 /// The API group.
 pub const GROUP: &str = "ipconflict.io";
@@ -24,6 +25,8 @@ pub const MAX_CLAIMANTS: usize = 64;
 pub const MAX_COLUMN: usize = 1024;
 /// The most characters of [`ConflictClaimant::unconfirmed_because`] and of [`ConflictCause::summary`].
 pub const MAX_REASON: usize = 512;
+/// The most characters of [`ConflictCause::repair`].
+pub const MAX_REPAIR: usize = 1024;
 /// The most characters of [`ConflictCause::name`] and of [`ConflictCause::confidence`].
 pub const MAX_CAUSE: usize = 64;
 /// The label of an `IPConflict` with its scope. One without it was written by an agent that knew no labels.
@@ -139,7 +142,7 @@ pub struct ConflictSpec {
     /// The pods of the claimants, for the column; absent if it is empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pods: String,
-    /// Why it came about, as far as the agent that reports it knows. No agent concludes anything from it.
+    /// Why it came about, as far as the agents of its claimants know. No agent concludes anything from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Box<ConflictCause>>,
     /// The holder of the `IPClaim` first, then the contenders in the order in which they joined. In a node-local conflict, all claimants.
@@ -168,59 +171,6 @@ impl ConflictSpec {
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         self.state == ConflictState::Resolved
-    }
-
-    /// Sets the cause, unless it has the same one already, perhaps in other words. A cause that is no longer known stays.
-    pub fn set_cause(&mut self, cause: Option<&ConflictCause>) {
-        if let Some(cause) = cause.filter(|cause| !cause.is_same_as(self.cause.as_deref())) {
-            self.cause = Some(Box::new(cause.clone()));
-        }
-    }
-
-    /// Keeps the cause of an earlier state of the same conflict, and its words, unless another cause is known now.
-    pub fn keep_cause(&mut self, earlier: &Self) {
-        if self.conflict_id == earlier.conflict_id {
-            let now = std::mem::replace(&mut self.cause, earlier.cause.clone());
-            self.set_cause(now.as_deref());
-        }
-    }
-}
-
-/// Why a conflict came about. Texts, because later versions know further causes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ConflictCause {
-    /// Its name in events.
-    pub name: String,
-    /// `proven` or `likely`.
-    pub confidence: String,
-    /// In a sentence or two; for people.
-    pub summary: String,
-}
-
-impl ConflictCause {
-    /// The cause that was found, if there is one.
-    #[must_use]
-    pub fn of(diagnosis: &DiagnosisData) -> Option<Self> {
-        let mut cause = Self {
-            name: diagnosis.cause.name().to_owned(),
-            confidence: diagnosis.confidence.name().to_owned(),
-            summary: clean(&diagnosis.summary).into_owned(),
-        };
-        cause.bound();
-        diagnosis.has_cause().then_some(cause)
-    }
-
-    /// Bounds its texts: the schema refuses longer ones, and with them the conflict.
-    pub(super) fn bound(&mut self) {
-        bound_text(&mut self.name, MAX_CAUSE);
-        bound_text(&mut self.confidence, MAX_CAUSE);
-        bound_text(&mut self.summary, MAX_REASON);
-    }
-
-    fn is_same_as(&self, other: Option<&Self>) -> bool {
-        other
-            .is_some_and(|other| (&self.name, &self.confidence) == (&other.name, &other.confidence))
     }
 }
 

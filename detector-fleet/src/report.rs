@@ -138,8 +138,8 @@ impl Entry {
             return None;
         }
         let mut spec = spec.clone();
-        // The reporter's agent has it already, with more than this.
-        spec.cause = None;
+        // What this agent has found itself is known with more than this.
+        spec.cause.take_if(|cause| cause.node == cx.me.node);
         for c in &mut spec.claimants {
             // Questions and answers are not part of what is reported.
             (c.asked, c.confirmed) = (0, 0);

@@ -133,6 +133,13 @@ pub struct AwsExpected {
     pub conflicts: Vec<Ipv4Addr>,
 }
 
+/// Calico: an allocation whose workload no longer exists, in a block that has no allocations of workloads that run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct CalicoStaleEndpoints {
+    /// The block, with its allocations as a list.
+    pub block: Value,
+}
+
 /// Deserializes a fixture that is compiled in.
 macro_rules! fixture {
     ($name:literal) => {
@@ -147,6 +154,24 @@ impl CalicoGatewayUnresolved {
     /// The fixture does not match this type.
     pub fn load() -> Result<Self> {
         fixture!("calico-gateway-unresolved.json")
+    }
+}
+
+impl CalicoStaleEndpoints {
+    /// Reads the fixture.
+    ///
+    /// # Errors
+    /// The fixture does not match this type.
+    pub fn load() -> Result<Self> {
+        let mut facts: Self = fixture!("calico-stale-endpoints.json")?;
+        let by_ordinal = facts.block["allocations_by_ordinal"].as_object();
+        let mut allocations = vec![Value::Null; 64];
+        for (ordinal, index) in by_ordinal.context("no allocations")? {
+            let at = allocations.get_mut(ordinal.parse::<usize>()?);
+            *at.context("beyond the block")? = index.clone();
+        }
+        facts.block["allocations"] = allocations.into();
+        Ok(facts)
     }
 }
 

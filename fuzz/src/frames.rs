@@ -9,7 +9,7 @@ use detector_common::{
 
 use crate::reference::{self, ClaimFields, ClaimProtocol, ReferenceVerdict};
 
-/// Splits an input into a byte that tells whether there is a tag outside the frame, that tag, and the frame.
+/// Splits an input into a byte for whether there is a tag outside the frame, that tag, and the frame.
 #[must_use]
 pub fn split(input: &[u8]) -> Option<(Option<u16>, &[u8])> {
     let [has_tag, high, low, frame @ ..] = input else {

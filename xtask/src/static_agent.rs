@@ -105,6 +105,40 @@ fn flags(workspace: &Workspace, architecture: Architecture) -> Result<OsString> 
         format!("-Clinker={}", architecture.c_compiler()).into(),
         "-Cstrip=debuginfo".into(),
     ];
+    if packs_relocations(architecture) {
+        flags.push("-Clink-arg=-Wl,-z,pack-relative-relocs".into());
+    }
     flags.extend(source_paths::remap_flags(workspace, &toolchain::rustc())?);
     Ok(flags.join("\x1f".as_ref()))
+}
+
+/// Whether the linker can pack the 49,000 relative relocations (`DT_RELR`), and the startup code of the glibc that is linked applies
+/// packed ones. Unpacked ones take 1.2 MB of the executable, all of which is read at each start.
+fn packs_relocations(architecture: Architecture) -> bool {
+    // binutils before 2.44 cannot for AArch64.
+    architecture == Architecture::Amd64
+        && process::try_output(Command::new("getconf").arg("GNU_LIBC_VERSION"))
+            .is_some_and(|version| knows_packed_relocations(&version))
+}
+
+/// Of a text such as `glibc 2.36`: the first version that applies them.
+fn knows_packed_relocations(glibc: &str) -> bool {
+    glibc
+        .trim_end()
+        .strip_prefix("glibc 2.")
+        .and_then(|minor| minor.parse::<u32>().ok())
+        .is_some_and(|minor| minor >= 36)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::knows_packed_relocations;
+
+    #[test]
+    fn relocations_are_packed_only_for_a_glibc_that_applies_packed_ones() {
+        assert!(knows_packed_relocations("glibc 2.36\n"));
+        assert!(knows_packed_relocations("glibc 2.41\n"));
+        assert!(!knows_packed_relocations("glibc 2.35\n"));
+        assert!(!knows_packed_relocations(""));
+    }
 }

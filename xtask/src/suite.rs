@@ -25,15 +25,18 @@ use crate::{
 const SIMULTANEOUS: usize = 3;
 
 /// The binaries that take longest, which start first, so that none of them is left at the end.
-const LONGEST: [&str; 8] = [
-    "hostile",
-    "ipam",
-    "detector_agent",
-    "report",
+const LONGEST: [&str; 11] = [
     "deploy",
+    "hostile",
+    "report",
     "trust",
     "http",
-    "scenarios",
+    "pods",
+    "ipam",
+    "detector_agent",
+    "gateway_unresolved",
+    "layouts",
+    "traffic_receiver",
 ];
 
 /// Tests by binary and part of the path that need the processors for themselves, because they measure a time or flood an agent:

@@ -15,8 +15,8 @@ pub(crate) struct Tool {
     features: &'static [&'static str],
 }
 
-/// Links the eBPF programs and writes their BTF. Its LLVM, the development files of which it is built with, must not be older
-/// than that of the compiler.
+/// Links the eBPF programs and writes their BTF. It is built with LLVM's development files, which must not be older than the
+/// compiler's LLVM.
 pub(crate) const LINKER: Tool = Tool {
     name: "bpf-linker",
     version: "0.13.0",

@@ -145,7 +145,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
 
     let readiness = Arc::new(Readiness::default());
     let explanations = Arc::new(Explanations::default());
-    let maker = EventMaker::new(node.clone(), node::random())
+    let maker = EventMaker::new(&node, node::random())
         .in_cluster(args.common.cluster_name.clone())
         .explained_by(Arc::clone(&explanations));
     let pods = Arc::new(PodDirectory::default());
@@ -307,7 +307,7 @@ pub fn run(args: &RunArgs) -> Result<(), AgentError> {
     })
     .map_err(AgentError::Start)?;
     let _server = endpoints.serve(http::Sources {
-        node: node.clone(),
+        node: node.as_str().into(),
         cluster: args.common.cluster_name.clone(),
         metrics: Arc::clone(&metrics),
         readiness,

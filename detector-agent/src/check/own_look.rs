@@ -68,12 +68,13 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
     } = state;
     let conflicts = engine.view().conflicts(now);
     let moment = clock::moment();
+    let name = node.as_str().into();
     let conflicts: Vec<ConflictData> = conflicts
         .iter()
         .map(|conflict| ConflictData {
             cluster: args.cluster_name.clone(),
             timeline: None,
-            ..ConflictData::new(&node, &moment, conflict, |c| pods.pod_of(c))
+            ..ConflictData::new(&name, &moment, conflict, |c| pods.pod_of(c))
         })
         .collect();
     let anomalies: Vec<AnomalyData> = anomalies
@@ -81,7 +82,7 @@ pub(super) fn look(args: &CommonArgs, no_agent: String) -> Result<Look, CheckErr
         .map(|anomaly| AnomalyData {
             cluster: args.cluster_name.clone(),
             timeline: None,
-            ..AnomalyData::new(&node, &moment, anomaly, |c| pods.pod_of(c))
+            ..AnomalyData::new(&name, &moment, anomaly, |c| pods.pod_of(c))
         })
         .collect();
     let findings = Findings {

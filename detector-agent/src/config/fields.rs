@@ -6,10 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
-use super::{
-    errors::{Errors, similar, suggestion},
-    file::kind,
-};
+use super::errors::{Errors, similar, suggestion};
 
 /// A mapping whose fields are read one by one.
 #[derive(Debug)]
@@ -159,4 +156,17 @@ pub(super) fn read_list<T>(
             item
         })
         .collect()
+}
+
+/// The type of a value, as named in errors.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "empty",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Sequence(_) => "a list",
+        Value::Mapping(_) => "a mapping",
+        Value::Tagged(_) => "a tagged value",
+    }
 }

@@ -8,6 +8,7 @@ use serde_yaml_ng::{Mapping, Value};
 use super::{
     ConfigError,
     errors::{Errors, Places, suggestion},
+    fields::kind,
     sinks::{SECTIONS, read_section},
 };
 use crate::sinks::settings::SinkSettings;
@@ -210,19 +211,6 @@ fn scalar(value: &Value) -> Result<String, &'static str> {
         Value::Bool(b) => Ok(b.to_string()),
         Value::Number(n) => Ok(n.to_string()),
         other => Err(kind(other)),
-    }
-}
-
-/// The type of a value, as named in errors.
-pub(super) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "empty",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Sequence(_) => "a list",
-        Value::Mapping(_) => "a mapping",
-        Value::Tagged(_) => "a tagged value",
     }
 }
 

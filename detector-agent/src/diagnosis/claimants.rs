@@ -23,7 +23,7 @@ pub(super) fn of_conflict(
     let because = claimant.pod_unknown_because.as_deref();
     ClaimantFacts {
         bridge: claimant.master.clone(),
-        node: claimant.node.clone(),
+        node: claimant.node.to_string(),
         assignment: assignment(claimant, address),
         evidence: claimant.evidence.iter().map(|e| e.kind).collect(),
         has_permanent_neighbour: claimant
@@ -49,7 +49,7 @@ pub(super) fn on_other_node(
             None => not_checked(what("the pod of"), OUT_OF_REACH),
         },
         bridge: None,
-        node: claimant.node.clone(),
+        node: claimant.node.to_string(),
         sandbox: not_checked(what("the sandbox of"), OUT_OF_REACH),
         cni_results: not_checked(what("the CNI results of"), OUT_OF_REACH),
         assignment: match claimant
@@ -91,7 +91,7 @@ pub(super) fn of_anomaly(
 ) -> ClaimantFacts {
     let because = data.pod_unknown_because.as_deref();
     ClaimantFacts {
-        node: data.node.clone(),
+        node: data.node.to_string(),
         assignment: Known::Value(Assignment { since: None }, Source::Engine),
         evidence: vec![EvidenceKind::Address],
         ..of_device(device, pod, because, sandboxes)

@@ -185,7 +185,7 @@ impl Collector {
         let nodes = match data.scope {
             ConflictScope::Node => not_checked("the podCIDRs of other nodes", NOT_NEEDED),
             ConflictScope::Fleet => self.nodes.with_range(
-                data.present().map(|claimant| claimant.node.as_str()),
+                data.present().map(|claimant| &*claimant.node),
                 data.address.into(),
                 &mut self.requests,
             ),
@@ -433,7 +433,7 @@ fn moved_at(data: &ConflictData) -> Known<UnixTime> {
 
 /// Whether it is on this node, whose name events of an earlier version do not repeat.
 fn is_on(claimant: &ClaimantData, node: &str) -> bool {
-    claimant.node.is_empty() || claimant.node == node
+    claimant.node.is_empty() || *claimant.node == *node
 }
 
 fn newest(data: &ConflictData) -> Known<usize> {

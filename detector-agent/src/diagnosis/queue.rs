@@ -95,6 +95,11 @@ impl EventSink for DiagnosisSink {
     fn on_current_state(&mut self, state: &AnyEvent) {
         self.on_event(state);
     }
+
+    /// Each agent has facts about its own node that no other one can read.
+    fn on_remote_event(&mut self, event: &AnyEvent) {
+        self.on_event(event);
+    }
 }
 
 impl Drop for DiagnosisSink {

@@ -118,6 +118,7 @@ impl FleetConflicts {
         if !report.is_resolved {
             let open = OpenFinding::new(conflict.clone(), report, self.awaits_restored);
             self.conflicts.insert(conflict.id, open);
+            reporter.set_found_elsewhere(conflict.id.into(), report.conflict.found_elsewhere());
         }
         // First: a reader of an event finds it counted.
         let labels = KindAndScope::new(ConflictKind::Duplicate, ConflictScope::Fleet);
@@ -264,8 +265,8 @@ impl Core {
             } else {
                 return false;
             };
-        if is_news
-            && let (Some(fleet), Some(subject)) = (&self.outputs.fleet, subject)
+        // Even if it is as before: it may be about another claim of this node.
+        if let (Some(fleet), Some(subject)) = (&self.outputs.fleet, subject)
             && let Some(cause) = reporter.cause_of(id)
         {
             fleet.publish_cause(subject, conflict, cause);
@@ -316,7 +317,7 @@ mod tests {
 
     use detector_engine::diagnosis::Cause;
     use detector_event::{AnyEvent, ChangedField, EventMaker, Explanation, Explanations};
-    use detector_fleet::samples;
+    use detector_fleet::{objects::ConflictCause, samples};
 
     use super::*;
     use crate::{pods::PodLookups, sinks::EventSink};
@@ -400,7 +401,7 @@ mod tests {
         let (requests, _requested) = tokio::sync::mpsc::channel(1);
         let pods = PodLookups::new(Arc::default(), requests);
         let explanations = Arc::new(Explanations::default());
-        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let maker = EventMaker::new("node-b", 1);
         let maker = maker.explained_by(Arc::clone(&explanations));
         let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
         let changes = Changes::default();
@@ -430,11 +431,60 @@ mod tests {
     }
 
     #[test]
+    fn cause_that_another_node_found_is_an_update_and_not_a_finding_of_this_one() {
+        let metrics = Arc::new(Metrics::new());
+        let (requests, _requested) = tokio::sync::mpsc::channel(1);
+        let pods = PodLookups::new(Arc::default(), requests);
+        let explanations = Arc::new(Explanations::default());
+        let maker = EventMaker::new("node-b", 1);
+        let maker = maker.explained_by(Arc::clone(&explanations));
+        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
+        let changes = Changes::default();
+        reporter.add_sink(Box::new(changes.clone()));
+        let mut fleet = FleetConflicts::default();
+        let mut report = samples::report("10.0.0.1");
+        let address = IpAddr::from([10, 0, 0, 1]);
+        fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        let id = report.conflict.conflict_id.into();
+        let found_here = |cause| Explanation {
+            diagnosis: Arc::new(detector_event::samples::diagnosis(cause, 1)),
+            timeline: Arc::default(),
+        };
+        assert!(!explanations.set(id, found_here(Cause::Unknown)));
+        report.is_update = true;
+        report.conflict.cause = Some(Box::new(ConflictCause {
+            node: "node-a".to_owned(),
+            ..samples::cause()
+        }));
+        // Once: the second time it is as it was.
+        for _ in 0..2 {
+            fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        }
+        reporter.deliver();
+        let changes = std::mem::take(&mut *changes.0.lock().unwrap());
+        let updates = changes.iter().filter(|changed| !changed.is_empty());
+        assert_eq!(
+            updates.collect::<Vec<_>>(),
+            [&vec![ChangedField::Diagnosis]]
+        );
+        let shown = explanations.of(id).unwrap().diagnosis;
+        assert_eq!(shown.cause, Cause::PodCidrTwice);
+        assert!(shown.summary.starts_with("On node node-a: "), "{shown:?}");
+        assert_eq!(reporter.cause_of(id), None);
+        // What this agent finds itself counts as soon as it is as certain.
+        assert!(explanations.set(id, found_here(Cause::ReleasedInUse)));
+        assert_eq!(
+            explanations.of(id).unwrap().diagnosis.cause,
+            Cause::ReleasedInUse
+        );
+    }
+
+    #[test]
     fn first_update_after_a_restart_names_what_changed() {
         let metrics = Arc::new(Metrics::new());
         let (requests, _requested) = tokio::sync::mpsc::channel(1);
         let pods = PodLookups::new(Arc::default(), requests);
-        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let maker = EventMaker::new("node-b", 1);
         let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
         let changes = Changes::default();
         reporter.add_sink(Box::new(changes.clone()));

@@ -11,8 +11,8 @@ use std::{io, sync::Arc};
 
 use detector_engine::{Anomaly, Claimant, Conflict, IfIndex, KnownPod, PodDevice, Reported};
 use detector_event::{
-    AnyEvent, Change, ConflictData, ContractName as _, EventMaker, EventSubject, State, SubjectId,
-    diagnosis_digest,
+    AnyEvent, Change, ConflictData, ContractName as _, DiagnosisData, EventMaker, EventSubject,
+    State, SubjectId, diagnosis_digest,
     guidance::Severity,
     summary::{anomaly_subject, anomaly_title, claimants, resolve_reason, scoped_address},
     write_json,
@@ -142,18 +142,26 @@ impl Reporter {
     /// The hash of the diagnosis of a conflict or an anomaly.
     #[must_use]
     pub fn diagnosis_of(&self, id: SubjectId) -> u64 {
-        diagnosis_digest(self.maker.diagnosis_of(id).as_deref())
+        let explanation = self.maker.explanations().of(id);
+        diagnosis_digest(explanation.as_ref().map(|found| &*found.diagnosis))
     }
 
-    /// The cause of a conflict or an anomaly, if it is known.
+    /// The cause of a conflict or an anomaly, if this agent knows it by itself.
     #[must_use]
     pub fn cause_of(&self, id: SubjectId) -> Option<ConflictCause> {
-        ConflictCause::of(&*self.maker.diagnosis_of(id)?)
+        ConflictCause::of(&*self.maker.explanations().found_here(id)?)
+    }
+
+    /// What the agent of another node found about a conflict or an anomaly that is open.
+    pub fn set_found_elsewhere(&mut self, id: SubjectId, diagnosis: Option<DiagnosisData>) {
+        // What is over is forgotten with its delivery.
+        self.deliver();
+        self.maker.explanations().set_elsewhere(id, diagnosis);
     }
 
     /// What a conflict or an anomaly was explained with is not shown any more.
     pub fn forget_explanation(&self, id: SubjectId) {
-        self.maker.forget_explanation(id);
+        self.maker.explanations().remove(id);
     }
 
     fn emit(&mut self, event: AnyEvent, subject: EventSubject<'_>) {

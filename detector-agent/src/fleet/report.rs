@@ -170,10 +170,10 @@ mod tests {
         let report = samples::report("10.0.0.1");
         let moment = clock::moment();
         let conflict = conflict(&report, "10.0.0.1".parse().unwrap(), "node-b", &moment);
-        let data = ConflictData::new("node-b", &moment, &conflict, |_| {
+        let data = ConflictData::new(&"node-b".into(), &moment, &conflict, |_| {
             PodAnswer::Unknown("not asked".into())
         });
-        let nodes: Vec<_> = data.claimants.iter().map(|c| c.node.as_str()).collect();
+        let nodes: Vec<_> = data.claimants.iter().map(|c| &*c.node).collect();
         assert_eq!(nodes, ["node-a", "node-b"]);
         assert_eq!(data.scope, ConflictScope::Fleet);
         let line = detector_event::summary::conflict_line(&data);

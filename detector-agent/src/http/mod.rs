@@ -135,7 +135,7 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// This node.
-    pub node: String,
+    pub node: Arc<str>,
     /// The cluster's name, if it is configured.
     pub cluster: Option<String>,
     /// The counters.
@@ -162,7 +162,7 @@ impl Sources {
     /// What an answer begins with.
     fn head(&self) -> AnswerHead {
         AnswerHead {
-            node: self.node.clone(),
+            node: self.node.to_string(),
             at: clock::moment().wall(),
             ready: self.readiness.is_ready(),
         }
@@ -463,7 +463,7 @@ impl App {
             metrics_text: Arc::default(),
             local_hosts_only: false,
             sources: Sources {
-                node: "test".to_owned(),
+                node: "test".into(),
                 cluster: None,
                 metrics: Arc::new(Metrics::new()),
                 readiness: Arc::default(),

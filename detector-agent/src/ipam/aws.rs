@@ -23,11 +23,10 @@ use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    PoolRead,
     files::{self, FileError},
     is_container_id,
     snapshot_history::SnapshotHistory,
-    source::{PoolReader, Source},
+    source::{PoolRead, PoolReader, Source},
     whole_pool::{self, Allocations, Found, MAX_ADDRESSES, WholePool},
 };
 use crate::process::clock;

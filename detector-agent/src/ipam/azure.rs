@@ -17,11 +17,10 @@ use futures_util::future::BoxFuture;
 use serde::Deserialize;
 
 use super::{
-    PoolRead,
     files::{self, FileError},
     is_container_id,
     snapshot_history::SnapshotHistory,
-    source::{PoolReader, Source},
+    source::{PoolRead, PoolReader, Source},
     whole_pool::{self, Allocations, Found, MAX_ADDRESSES, WholePool},
 };
 use crate::process::clock;

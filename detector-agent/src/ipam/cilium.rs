@@ -1,5 +1,5 @@
-//! Allocations of Cilium, in every IPAM mode but delegated ones: the endpoints' state, of which cilium-agent reserves the
-//! addresses again when it starts.
+//! Allocations of Cilium, in every IPAM mode but delegated ones: the endpoints' state. When cilium-agent starts, it reserves
+//! the addresses in it again.
 //!
 //! Each endpoint has a directory named by its number, with `ep_config.json` (`serializableEndpoint` in Cilium's
 //! `pkg/endpoint/restore.go`). A new state is written to `<number>_next`, which then replaces `<number>`, moved to
@@ -22,9 +22,9 @@ use futures_util::future::BoxFuture;
 use serde::Deserialize;
 
 use super::{
-    PoolRead, files, is_container_id,
+    files, is_container_id,
     snapshot_history::SnapshotHistory,
-    source::{PoolReader, Source},
+    source::{PoolRead, PoolReader, Source},
     whole_pool::{self, Allocations, Found, MAX_ADDRESSES, WholePool},
 };
 use crate::process::clock;
@@ -128,8 +128,8 @@ impl CiliumReader {
         for name in names {
             let path = self.directory.join(&name).join(STATE_FILE);
             let Some(state) = self.state(&name, &path, thorough) else {
-                // Being written or replaced, of which the end is notified; a complete one without it is of a version that
-                // keeps the state elsewhere.
+                // Being written or replaced, and another notification follows; a complete endpoint without the file is of a
+                // version that keeps the state elsewhere.
                 if !name.contains('_') && self.directory.join(&name).is_dir() {
                     failed += 1;
                     why = format!("{} does not exist", path.display());

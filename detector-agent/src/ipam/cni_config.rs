@@ -20,7 +20,9 @@ use serde_json::Value;
 use super::{
     files::{self, FileError},
     host_local,
-    source::SOURCES,
+    network::Network,
+    settings::{IpamMode, IpamSettings},
+    sources::SOURCES,
 };
 
 /// Most files that are read.
@@ -35,27 +37,6 @@ pub(super) const MAX_RANGES: usize = 256;
 const MAX_DEPTH: usize = 4;
 /// Default file in which flanneld writes this node's subnet.
 const FLANNEL_SUBNET: &str = "/run/flannel/subnet.env";
-
-/// A network, and the IPAM that assigns its addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Network {
-    /// The network's name.
-    pub(super) name: String,
-    /// Its IPAM, if that can be read.
-    pub(super) ipam: Option<Ipam>,
-    /// The type of its IPAM in the configuration, or of a plugin that has one of its own.
-    pub(super) ipam_type: String,
-    /// The plugin that creates the pods' devices.
-    pub(super) plugin: String,
-    /// Prefix of the names of these devices, if it is configured.
-    pub(super) device_prefix: Option<String>,
-    /// Of `host-local`: the directory with a subdirectory per network.
-    pub(super) data_dir: Option<PathBuf>,
-    /// Of `host-local`: the addresses it assigns; empty if the configuration leaves them to another program.
-    pub(super) ranges: Vec<RangeInclusive<IpAddr>>,
-    /// It is in the file that container runtimes use.
-    pub(super) is_first: bool,
-}
 
 /// The networks of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,12 +85,15 @@ pub(super) fn read(directory: &Path) -> Result<CniConfig, String> {
     Ok(config)
 }
 
-/// The networks of the configuration in this directory, for a diagnosis.
+/// The configured networks, for a diagnosis.
 ///
 /// # Errors
-/// One sentence, if not all of it can be read.
-pub(crate) fn configured_networks(directory: &Path) -> Result<Vec<NetworkConfig>, String> {
-    let config = read(directory)?;
+/// One sentence, if not all of the configuration can be read.
+pub(crate) fn configured_networks(settings: &IpamSettings) -> Result<Vec<NetworkConfig>, String> {
+    if settings.ipam == IpamMode::Off {
+        return Err("--ipam is off".to_owned());
+    }
+    let config = read(&settings.cni_conf_dir)?;
     match config.problems.first() {
         Some(problem) => Err(problem.clone()),
         None => Ok(config.for_diagnosis()),

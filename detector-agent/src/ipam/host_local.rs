@@ -23,11 +23,10 @@ use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, statfs};
 use serde_json::Value;
 
 use super::{
-    PoolRead,
-    cni_config::Network,
     files, is_container_id,
+    network::Network,
     snapshot_history::SnapshotHistory,
-    source::{PoolReader, Source},
+    source::{PoolRead, PoolReader, Source},
 };
 use crate::process::clock;
 

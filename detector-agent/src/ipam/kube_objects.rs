@@ -24,10 +24,9 @@ use tokio::{
 };
 
 use super::{
-    PoolRead,
     follower::{Follower, OUTAGE, TIMEOUT},
     read_budget::ReadBudget,
-    source::PoolReader,
+    source::{PoolRead, PoolReader},
     whole_pool::{Allocations, Found, WholePool},
 };
 use crate::{

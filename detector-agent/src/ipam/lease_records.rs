@@ -27,12 +27,11 @@ use tokio::sync::mpsc;
 
 use self::reads::{RecordReads, read};
 use super::{
-    PoolRead,
-    cni_config::Network,
     follower::Follower,
     leases::{Lease, Leases, ResultCache},
+    network::Network,
     snapshot_history::SnapshotHistory,
-    source::{Context, PoolReader},
+    source::{Context, PoolRead, PoolReader},
     whole_pool::{Allocations, Found, WholePool},
 };
 use crate::{

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{files, source::SOURCES, whole_pool::MAX_ADDRESSES};
+use super::{files, sources::SOURCES, whole_pool::MAX_ADDRESSES};
 use crate::pods::CacheFiles;
 
 /// Longest file in bytes; most of it is the plugin's configuration.

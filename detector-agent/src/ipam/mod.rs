@@ -28,41 +28,27 @@ mod kube_objects;
 mod kube_ovn;
 mod lease_records;
 mod leases;
+mod network;
 mod once;
 mod read_budget;
 mod settings;
 mod snapshot_history;
 mod source;
+mod sources;
 mod spiderpool;
 mod watcher;
 mod whereabouts;
 mod whole_pool;
 
-pub(crate) use cni_config::network_config;
-use detector_engine::{ChangedAddresses, Pool};
-use detector_event::State;
+pub(crate) use cni_config::{configured_networks, network_config};
 pub(crate) use files::{FileError, read as read_file, tail as read_tail};
 pub use once::{IpamSnapshot, read_once};
 pub use settings::{IpamMode, IpamSettings};
 pub use watcher::IpamWatcher;
-
-use std::sync::Arc;
 
 /// Longest container id.
 const MAX_ID: usize = 128;
 
 fn is_container_id(text: &str) -> bool {
     (1..=MAX_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// The outcome of reading one pool.
-#[derive(Debug)]
-struct PoolRead {
-    pool: Arc<Pool>,
-    /// Addresses whose allocation changed since the last read.
-    changed: ChangedAddresses,
-    /// How the pool's part is shown in `/readyz`.
-    state: State,
-    /// The reason for `state` in one sentence, for people.
-    summary: String,
 }

@@ -9,7 +9,8 @@ use super::{
     cni_config,
     leases::ResultCache,
     settings::{IpamMode, IpamSettings},
-    source::{Context, open, part_name},
+    source::Context,
+    sources::{open, part_name},
 };
 use crate::kube_client::KubeClient;
 

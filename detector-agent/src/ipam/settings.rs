@@ -3,9 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use detector_engine::diagnosis::NetworkConfig;
 
-use super::cni_config::configured_networks;
 use crate::cli::{heading, parse_duration};
 
 /// Whether IPAM allocations are compared with live addresses.
@@ -105,19 +103,6 @@ pub struct IpamSettings {
     /// Report an allocation that no pod uses after this time.
     #[arg(long, value_name = "TIME", env = "IPCONFLICT_IPAM_LEAK_AFTER", help_heading = heading::IPAM, default_value = "10m", value_parser = parse_duration)]
     pub ipam_leak_after: Duration,
-}
-
-impl IpamSettings {
-    /// The configured networks, for a diagnosis.
-    ///
-    /// # Errors
-    /// One sentence, if not all of the configuration can be read.
-    pub(crate) fn networks(&self) -> Result<Vec<NetworkConfig>, String> {
-        match self.ipam {
-            IpamMode::Off => Err("--ipam is off".to_owned()),
-            IpamMode::Auto => configured_networks(&self.cni_conf_dir),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -18,11 +18,13 @@ use tracing::{info, warn};
 
 use super::{
     calico::FollowedBlocks,
-    cni_config::{self, CniConfig, Network},
+    cni_config::{self, CniConfig},
     directory_watch::{ChangedSubjects, DirectoryWatch},
     leases::ResultCache,
+    network::Network,
     settings::{IpamMode, IpamSettings},
-    source::{Context, PoolReader, open, part_name},
+    source::{Context, PoolReader},
+    sources::{open, part_name},
 };
 use crate::{
     health::{Health, Part},

@@ -7,7 +7,7 @@ use detector_engine::{
 };
 use detector_event::{State, counted};
 
-use super::{PoolRead, snapshot_history::SnapshotHistory};
+use super::{snapshot_history::SnapshotHistory, source::PoolRead};
 
 /// Most addresses of a pool.
 pub(super) const MAX_ADDRESSES: usize = 16_384;

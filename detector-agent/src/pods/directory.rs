@@ -33,7 +33,8 @@ pub(crate) type DeviceId = (IfIndex, u64);
 /// What is known of all devices.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    pub(super) pods: HashMap<DeviceId, PodAnswer>,
+    /// Looked up on the way to the event line.
+    pub(super) pods: foldhash::HashMap<DeviceId, PodAnswer>,
     /// Devices for which another attempt is planned.
     pub(super) pending: HashSet<DeviceId>,
     /// Devices that were removed.

@@ -146,7 +146,7 @@ mod tests {
 
     fn events(count: usize) -> Vec<AnyEvent> {
         let conflict = samples::conflict("10.0.0.1");
-        let mut maker = EventMaker::new("node".to_owned(), 7);
+        let mut maker = EventMaker::new("node", 7);
         (0..count)
             .map(|_| {
                 let event = maker.event(

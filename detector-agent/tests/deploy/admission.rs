@@ -29,7 +29,7 @@ const CONFIRMS: &str = "only the holder of a claim confirms";
 const REMOVED: &str =
     "the node of a claimant that is removed exists and has not been started again";
 const RESOLVED: &str = "a conflict is resolved once only the holder of the claim is left";
-const CAUSE: &str = "only an agent that has proven a conflict may write its cause";
+const CAUSE: &str = "an agent writes only the cause that it found itself, of an active conflict in which its node takes part";
 const CONFLICT_OWNERS: &str = "the owners of a conflict are the nodes of its claimants";
 const CONFLICT_LABELS: &str = "the labels of a conflict are its scope and its nodes";
 
@@ -377,25 +377,31 @@ fn agent_changes_only_its_own_part_of_a_conflict() {
 }
 
 #[test]
-fn cause_is_written_by_those_that_have_proven_the_conflict() {
-    let explained = |conflict: &Value| at(conflict, "/spec/cause", json!({"name": "x"}));
-    let others = |conflict: &Value| at(conflict, "/spec/cause", json!({"name": "y"}));
+fn cause_is_written_by_the_agents_of_claimants_in_their_own_name() {
+    let by = |conflict: &Value, node: &str| {
+        at(conflict, "/spec/cause", json!({"node": node, "name": "x"}))
+    };
+    let explained = |conflict: &Value| by(conflict, "a");
     let pair = conflict(&["b", "a"]);
-    let (proven, of_other) = (
-        with(&pair, 1, "active", true),
-        with(&pair, 0, "active", true),
-    );
+    let active = at(&pair, "/spec/state", "Active");
+    let of_others = at(&conflict(&["b", "c"]), "/spec/state", "Active");
+    let joined = at(&conflict(&["b", "c", "a"]), "/spec/state", "Active");
+    let nameless = at(&active, "/spec/cause", json!({"name": "x"}));
+    let has_left = left(&active, &[1]);
     let within = at(&conflict(&["a", "a"]), "/spec/scope", "node");
     let within = at(&within, "/metadata/name", "10.244.1.5-0000002a");
     let cases: Vec<(Value, &[&str])> = vec![
-        (update(explained(&proven), proven.clone()), &[]),
-        (update(explained(&proven), others(&proven)), &[]),
-        (update(explained(&of_other), of_other.clone()), &[CAUSE]),
-        (update(explained(&of_other), others(&of_other)), &[CAUSE]),
-        (update(explained(&of_other), explained(&of_other)), &[]),
+        (update(explained(&active), active.clone()), &[]),
+        // A more certain one replaces that of another node.
+        (update(explained(&active), by(&active, "b")), &[]),
+        (update(by(&active, "b"), active.clone()), &[CAUSE]),
+        (update(by(&active, "b"), by(&active, "b")), &[]),
+        (update(nameless, active.clone()), &[CAUSE]),
         (update(explained(&pair), pair.clone()), &[CAUSE]),
-        // A resolved conflict gets none, whichever agent ends it.
-        (update(of_other.clone(), explained(&of_other)), &[]),
+        (update(explained(&has_left), active.clone()), &[CAUSE]),
+        (update(explained(&joined), of_others), &[CAUSE]),
+        // The claim of the node that found it has ended.
+        (update(active.clone(), by(&active, "b")), &[]),
         (create(explained(&pair)), &[CAUSE]),
         (create(explained(&within)), &[]),
         (update(explained(&within), within.clone()), &[]),

@@ -7,7 +7,7 @@ use detector_event::{ContractName, WallTime};
 use detector_fleet::{
     objects::{
         ClaimSpec, ConflictCause, ConflictClaimant, ConflictSpec, ConflictState, GROUP, MAX_CAUSE,
-        MAX_CLAIMANTS, MAX_COLUMN, MAX_REASON, Party, VERSION,
+        MAX_CLAIMANTS, MAX_COLUMN, MAX_REASON, MAX_REPAIR, Party, VERSION,
     },
     samples,
 };
@@ -153,9 +153,12 @@ fn what_the_agent_writes_is_valid() {
     over.state = ConflictState::Resolved;
     over.claimants[0].unconfirmed_because = Some("r".repeat(MAX_REASON));
     over.cause = Some(Box::new(ConflictCause {
+        node: "node-a".to_owned(),
         name: "n".repeat(MAX_CAUSE),
         confidence: "c".repeat(MAX_CAUSE),
+        since: WallTime::from_unix_nanos(1),
         summary: "s".repeat(MAX_REASON),
+        repair: "r".repeat(MAX_REPAIR),
     }));
     let unknown = ConflictSpec {
         cause: None,
@@ -242,6 +245,7 @@ fn every_property_is_bounded() {
         ("name", MAX_CAUSE),
         ("confidence", MAX_CAUSE),
         ("summary", MAX_REASON),
+        ("repair", MAX_REPAIR),
     ] {
         let part = &conflict["cause"]["properties"][part];
         assert_eq!(part["maxLength"], most);

@@ -18,6 +18,7 @@ mod recording;
 mod remote_ipam;
 mod shared_pool;
 mod sources;
+mod stale_endpoints;
 
 /// The agent under test.
 const AGENT: &str = env!("CARGO_BIN_EXE_detector-agent");

@@ -17,7 +17,7 @@ pub(super) const PREFIX: &str = "10.244.9";
 const BLOCK: &str = "10.244.9.0/26";
 /// That of an earlier pool with larger blocks.
 const LARGER: &str = "10.244.9.0/25";
-const BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
+pub(super) const BLOCKS: &str = "/apis/crd.projectcalico.org/v1/ipamblocks";
 
 /// Passes on the id of the container, and waits for the result.
 const PLUGIN: &str = r#"#!/bin/sh
@@ -46,14 +46,24 @@ pub(super) fn run(
     last: usize,
     record: impl FnOnce(&str) + Send,
 ) -> Sandbox {
+    run_in(containerd, name, (PREFIX, last), record)
+}
+
+/// The same with an address in another range.
+pub(super) fn run_in(
+    containerd: &mut Containerd,
+    name: &str,
+    address: (&str, usize),
+    record: impl FnOnce(&str) + Send,
+) -> Sandbox {
     let directory = containerd.directory().to_owned();
     thread::scope(|scope| {
-        scope.spawn(move || answer(&directory, last, record));
+        scope.spawn(move || answer(&directory, address, record));
         containerd.run_pods([name]).unwrap().remove(0)
     })
 }
 
-fn answer(directory: &Path, last: usize, record: impl FnOnce(&str)) {
+fn answer(directory: &Path, (prefix, last): (&str, usize), record: impl FnOnce(&str)) {
     let asked = directory.join("asked");
     let id = until(DEADLINE, "a pod that needs an address", || {
         fs::read_to_string(&asked).context("none was asked for")
@@ -61,9 +71,9 @@ fn answer(directory: &Path, last: usize, record: impl FnOnce(&str)) {
     .unwrap();
     fs::remove_file(&asked).unwrap();
     record(id.trim());
-    let address = format!("{PREFIX}.{last}/24");
+    let address = format!("{prefix}.{last}/24");
     let result = json!({"cniVersion": "0.3.1", "ips": [{"version": "4", "address": address,
-        "gateway": format!("{PREFIX}.1")}], "routes": [{"dst": "0.0.0.0/0"}]});
+        "gateway": format!("{prefix}.1")}], "routes": [{"dst": "0.0.0.0/0"}]});
     let new = directory.join("answer.new");
     fs::write(&new, result.to_string()).unwrap();
     fs::rename(new, directory.join("answer")).unwrap();

@@ -7,9 +7,10 @@ use detector_testkit::{
 use serde_json::{Value, json};
 
 use super::{
-    diagnosis::{agent_on, wait_nothing_open},
+    diagnosis::{agent_on, explained, wait_nothing_open},
     remote_ipam::{PREFIX, add_ipam, run, wait_version},
 };
+use crate::AGENT;
 
 const CLAIMS: &str = "/apis/ipconflict.io/v1alpha1/ipclaims";
 const CONFLICTS: &str = "/apis/ipconflict.io/v1alpha1/ipconflicts";
@@ -51,13 +52,14 @@ impl Member {
         })
     }
 
-    /// The diagnosis of the one finding of a list that has one, once there is one.
+    /// The diagnosis of the one finding of a list, once it has a cause.
     fn diagnosis(&self, list: &str) -> Value {
         let client = TestClient::of_agent(&self.node);
-        until(DEADLINE, "the diagnosis", || {
+        until(DEADLINE, "a cause", || {
             let open = client.get(&format!("/api/v1/{list}"))?.json()?;
             let diagnosis = open[list][0]["diagnosis"].clone();
-            ensure!(diagnosis.is_object(), "{open:#}");
+            let is_known = diagnosis.is_object() && diagnosis["cause"] != "unknown";
+            ensure!(is_known, "{open:#}");
             Ok(diagnosis)
         })
         .unwrap()
@@ -75,7 +77,8 @@ fn release(api: &KubeApi, last: usize) {
 }
 
 /// A garbage collector releases the address of a pod that runs, and a pod on the other node gets it. Only the agent beside the first
-/// pod knows that the network plugin had given it the address: it reads the record again, because there is a conflict.
+/// pod knows that the network plugin had given it the address: it reads the record again, because there is a conflict. The one beside
+/// the second pod reports the conflict, and has the cause from the first.
 #[test]
 fn lease_that_a_pod_of_another_node_got_is_named_as_released() {
     let [mut first, mut second] = ["shareda", "sharedb"].map(Member::new);
@@ -93,21 +96,40 @@ fn lease_that_a_pod_of_another_node_got_is_named_as_released() {
         .unwrap();
     release(&api, 5);
     let cart = second.run(&api, "cart-1", 5);
-    let diagnosis = first.diagnosis("anomalies");
+    for list in ["anomalies", "conflicts"] {
+        let diagnosis = first.diagnosis(list);
+        assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
+        assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
+        let owner = "10.244.9.5 is allocated to default/cart-1";
+        assert!(
+            diagnosis["evidence"].to_string().contains(owner),
+            "{diagnosis:#}"
+        );
+    }
+    let of_first = first.diagnosis("conflicts");
+    let conflict = explained(second.agent.as_ref().unwrap(), 1).remove(0);
+    let diagnosis = conflict.diagnosis.unwrap();
     assert_eq!(diagnosis["cause"], "released_in_use", "{diagnosis:#}");
     assert_eq!(diagnosis["confidence"], "proven", "{diagnosis:#}");
-    let owner = "10.244.9.5 is allocated to default/cart-1";
-    assert!(
-        diagnosis["evidence"].to_string().contains(owner),
-        "{diagnosis:#}"
-    );
-    // The other one reports the conflict, and knows nothing of what was returned to the first pod.
-    let diagnosis = second.diagnosis("conflicts");
-    assert_eq!(diagnosis["cause"], "unknown", "{diagnosis:#}");
+    assert_eq!(diagnosis["since"], of_first["since"], "{diagnosis:#}");
+    let on_first = |text: &str| format!("On node node-1: {}", of_first[text].as_str().unwrap());
+    for text in ["summary", "repair"] {
+        assert_eq!(diagnosis[text], on_first(text), "{diagnosis:#}");
+    }
     let not_checked = diagnosis["not_checked"].to_string();
     assert!(
         not_checked.contains("it is on another node"),
         "{not_checked}"
+    );
+    let explain = second
+        .containerd
+        .agent_command(AGENT, ["explain", "10.244.9.5"]);
+    let text = explain.run_to_end(&second.node, DEADLINE).unwrap().stdout;
+    assert!(text.contains("released_in_use  proven"), "{text}");
+    assert!(text.contains(&on_first("summary")), "{text}");
+    assert!(
+        text.contains("(kubernetes:ipconflict 10.244.9.5)"),
+        "{text}"
     );
     second.containerd.remove_pod(&cart).unwrap();
     release(&api, 5);

@@ -204,20 +204,29 @@ impl Facts {
         owners.iter().all(is_comparable).then_some(false)
     }
 
-    /// The last allocation of the claimant that the agent has seen since it was set up, and that is gone.
+    /// The last allocation of the claimant that was there when it was set up, as far as the agent has seen, and that is gone.
     pub(super) fn release_of(&self, index: usize) -> Option<&Release> {
+        let created = self.claimants[index].sandbox.value()?.created?;
         let set_up = self.set_up(index)?.latest;
         let releases = self.pool.value()?.releases.value()?.iter();
         let is_ours = |release: &&Release| {
             matches!(&release.of, OwnedBy::Claimants(c) if c.contains(&index))
-                && release.seen >= set_up
+                // One that was seen before may be an earlier pod's.
+                && release.seen >= created
+                && release.at.unwrap_or(release.seen) >= set_up
         };
         releases.filter(is_ours).max_by_key(|release| release.seen)
     }
 
+    /// Until when the pool is known to have had the allocation of [`Self::release_of`].
+    pub(super) fn released_after(&self, index: usize) -> Option<UnixTime> {
+        let set_up = self.set_up(index)?.latest;
+        Some(self.release_of(index)?.seen.max(set_up))
+    }
+
     /// The latest time at which the pool is known to have had the allocation of the claimant, if it ever had it.
     pub(super) fn last_allocated(&self, index: usize) -> Option<UnixTime> {
-        let seen = self.release_of(index).map(|release| release.seen);
+        let seen = self.released_after(index);
         seen.or_else(|| Some(self.set_up(index)?.earliest))
     }
 

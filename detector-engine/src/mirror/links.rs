@@ -156,6 +156,8 @@ pub(crate) struct UpsertOutcome {
 pub(crate) struct Links {
     /// Boxed: a table has up to twice as many places as entries.
     by_index: HashMap<IfIndex, Box<LinkState>>,
+    /// How many of them are pod devices.
+    pod_count: usize,
     by_peer: BTreeMap<Peer, IfIndex>,
     /// The devices by the hardware address of the pod's end.
     by_mac: BTreeSet<(Mac, IfIndex)>,
@@ -179,6 +181,11 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn len(&self) -> usize {
         self.by_index.len()
+    }
+
+    /// How many pod devices there are.
+    pub(crate) fn pod_count(&self) -> usize {
+        self.pod_count
     }
 
     pub(crate) fn get(&self, ifindex: IfIndex) -> Option<&LinkState> {
@@ -221,8 +228,13 @@ impl Links {
     }
 
     pub(crate) fn is_bridge(&self, ifindex: IfIndex) -> bool {
+        self.bridge(ifindex).is_some()
+    }
+
+    /// The bridge of this index.
+    pub(crate) fn bridge(&self, ifindex: IfIndex) -> Option<&LinkState> {
         self.get(ifindex)
-            .is_some_and(|l| l.link.kind == LinkKind::Bridge)
+            .filter(|l| l.link.kind == LinkKind::Bridge)
     }
 
     /// Whether a link is up and able to pass packets.
@@ -498,7 +510,8 @@ impl Links {
             LinkKind::Vrf { table } => {
                 self.vrfs.insert(table, ifindex);
             }
-            LinkKind::Pod | LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
+            LinkKind::Pod => self.pod_count += 1,
+            LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
         }
         let peer = pod_peer(link)?;
         let displaced = self.by_peer.insert(peer, ifindex)?;
@@ -521,7 +534,8 @@ impl Links {
             LinkKind::Vrf { table } => {
                 self.vrfs.remove(&table);
             }
-            LinkKind::Pod | LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
+            LinkKind::Pod => self.pod_count -= 1,
+            LinkKind::Bridge | LinkKind::Switch | LinkKind::Other => {}
         }
         if let Some(peer) = pod_peer(link) {
             self.by_peer.remove(&peer);

@@ -97,16 +97,20 @@ impl RouteLookups {
     }
 
     /// These are the queries about an address in conflict; none if no conflict is open.
-    pub(crate) fn follow(&mut self, address: IpAddr, queries: &[RouteQuery]) {
+    pub(crate) fn follow(
+        &mut self,
+        address: IpAddr,
+        queries: impl Iterator<Item = RouteQuery> + Clone,
+    ) {
         let mut unwanted = self.queries_about(address);
-        unwanted.retain(|known| !queries.contains(known));
+        unwanted.retain(|known| queries.clone().all(|wanted| wanted != *known));
         for query in unwanted {
             self.forget(query);
         }
         for query in queries {
-            if let Entry::Vacant(place) = self.queries.entry(*query) {
+            if let Entry::Vacant(place) = self.queries.entry(query) {
                 place.insert(QueryState::default());
-                self.enqueue(*query);
+                self.enqueue(query);
             }
         }
     }
@@ -285,7 +289,7 @@ mod tests {
     }
 
     fn follow(lookups: &mut RouteLookups, last: u8) {
-        lookups.follow(ip(last), &[query(last)]);
+        lookups.follow(ip(last), [query(last)].into_iter());
     }
 
     fn path(port: IfIndex) -> RouteTarget {
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!(lookups.take(10), [query(1)]);
         assert_eq!(lookups.finish(found(query(1), path(3))), [ip(1)]);
         lookups.request_all();
-        lookups.follow(ip(1), &[]);
+        lookups.follow(ip(1), [].into_iter());
         assert!(lookups.queries.is_empty() && lookups.dependents.is_empty());
         assert!(lookups.queue.is_empty() && lookups.in_flight.is_empty());
         // An answer that comes too late is not stored.

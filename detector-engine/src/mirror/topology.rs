@@ -41,9 +41,8 @@ impl Links {
     }
 
     /// The L2 domain of frames with these tags on a link.
-    pub(crate) fn l2_domain(&self, ifindex: IfIndex, vlan: Vlan) -> L2Domain {
-        let link = self.get(ifindex).map(|state| &state.link);
-        if let Some(LinkKind::Vlan { parent, id, .. }) = link.map(|link| link.kind)
+    pub(crate) fn l2_domain(&self, link: &Link, vlan: Vlan) -> L2Domain {
+        if let LinkKind::Vlan { parent, id, .. } = link.kind
             && self.is_bridge(parent)
             && vlan == Vlan::default()
         {
@@ -55,12 +54,14 @@ impl Links {
                 },
             };
         }
-        let switch = link.and_then(|link| self.switch_above(link));
-        let switch = switch.unwrap_or(ifindex);
+        let above = self.switch_above(link);
         // A tag comes from the sender; the bridge adds the port's PVID to a frame without one.
-        let untagged = self.untagged_vlan(switch, ifindex);
+        let untagged = match above {
+            Some(switch) => self.untagged_vlan(switch, link.ifindex),
+            None => link.vlan_filtering.and_then(|_| self.pvid(link.ifindex)),
+        };
         L2Domain {
-            switch,
+            switch: above.unwrap_or(link.ifindex),
             vlan: Vlan {
                 outer: vlan.outer.or(untagged),
                 inner: vlan.inner,
@@ -77,20 +78,20 @@ impl Links {
 
     /// The link by which the node itself takes part in an L2 domain of a bridge: the bridge, or a
     /// VLAN interface on it.
-    pub(crate) fn own_interface(&self, domain: L2Domain) -> Option<IfIndex> {
+    pub(crate) fn own_interface(&self, domain: L2Domain) -> Option<&Link> {
         let L2Domain { switch, vlan } = domain;
-        match (vlan.outer, vlan.inner) {
+        let own = match (vlan.outer, vlan.inner) {
             (_, Some(_)) => None,
             (outer, None) if outer == self.untagged_vlan(switch, switch) => Some(switch),
             (Some(id), None) => self.vlan_interface(switch, id),
             (None, None) => None,
-        }
+        };
+        self.get(own?).map(|state| &state.link)
     }
 
     /// The routing domain of a link: that of the VRF it is enslaved to, or the node's.
-    pub(crate) fn routing_domain(&self, ifindex: IfIndex) -> NetworkId {
-        let master = self.get(ifindex).and_then(|state| state.link.master);
-        match master.map(|master| (master, self.kind(master))) {
+    pub(crate) fn routing_domain(&self, link: &Link) -> NetworkId {
+        match link.master.map(|master| (master, self.kind(master))) {
             Some((vrf, Some(LinkKind::Vrf { .. }))) => NetworkId::Vrf(vrf),
             _ => NetworkId::Node,
         }

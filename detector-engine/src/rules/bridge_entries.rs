@@ -30,13 +30,14 @@ impl ClaimContext<'_> {
     pub(crate) fn add_bridge_entry(
         &self,
         address: IpAddr,
+        bridge: &LinkState,
         entry: &NeighbourFact,
         facts: &AddressFacts,
         now: Timestamp,
         drafts: &mut Drafts,
     ) {
-        let bridge = entry.ifindex;
         let scope = self.scope(address, Vlan::default(), bridge);
+        let bridge = entry.ifindex;
         let port = self.pod_port(bridge, entry.lladdr);
         if let Some(link) = port.filter(|link| self.claims_itself(scope, link, facts, drafts)) {
             self.add_entry(address, scope, entry, link, facts, drafts);
@@ -127,13 +128,13 @@ impl ClaimContext<'_> {
         drafts: &Drafts,
     ) -> bool {
         let id = link.id();
-        let has_claim = |draft: &Draft| draft.strength == Strength::Full;
-        facts.is_held_by(&link.link) || drafts.get(&(scope, id)).is_some_and(|d| has_claim(d))
+        let has_claim = |draft: &Draft| draft.is_of(scope, id) && draft.strength == Strength::Full;
+        facts.is_held_by(&link.link) || drafts.iter().any(has_claim)
     }
 
-    /// Whose a `PERMANENT` entry is if its port does not claim the address by itself: whoever
-    /// administers the node wrote the entry, but a frame may have moved its hardware address to
-    /// the port. That of the pod's interface did not come from a frame.
+    /// The holder of the address in a `PERMANENT` entry whose port does not claim it by itself: the
+    /// node's administrator wrote the entry, but a frame may have moved its hardware address to the
+    /// port. That of the pod's interface did not come from a frame.
     fn permanent_holder<'l>(
         &'l self,
         scope: Scope,
@@ -142,15 +143,18 @@ impl ClaimContext<'_> {
         drafts: &Drafts,
     ) -> Option<&'l LinkState> {
         let has_mac = |link: &&LinkState| link.peer_mac == Some(entry.lladdr);
-        let mut claiming = drafts.iter().filter_map(|((of, id), draft)| match id {
-            ClaimantId::Device(ifindex, _) if *of == scope && draft.strength == Strength::Full => {
-                let is_port = self.mirror.links.bridge_of(*ifindex) == Some(entry.ifindex);
-                self.mirror.links.pod(*ifindex).filter(|_| is_port)
+        let full = drafts.iter().filter(|d| d.strength == Strength::Full);
+        let claiming = full.filter_map(|draft| match draft.claimant.id {
+            ClaimantId::Device(ifindex, _) if draft.scope == scope => {
+                let is_port = self.mirror.links.bridge_of(ifindex) == Some(entry.ifindex);
+                self.mirror.links.pod(ifindex).filter(|_| is_port)
             }
             _ => None,
         });
+        let holders = claiming.filter(has_mac);
         let is_possible = |link: &&LinkState| link.peer_mac.is_none() || has_mac(link);
-        claiming.find(has_mac).or(port.filter(is_possible))
+        let first = holders.min_by_key(|link| link.link.ifindex);
+        first.or(port.filter(is_possible))
     }
 
     /// Whether a port of the bridge claims the address in frames alone: it may have written any
@@ -162,13 +166,10 @@ impl ClaimContext<'_> {
                 && evidence().any(|e| matches!(e.kind, EvidenceKind::Arp | EvidenceKind::Ndp))
                 && !evidence().any(Evidence::is_on_device)
         };
-        drafts.iter().any(|((of, id), draft)| {
-            let port = match id {
-                ClaimantId::Device(ifindex, _) => Some(*ifindex),
-                _ => None,
-            };
+        drafts.iter().any(|draft| {
+            let port = draft.claimant.id.device().map(|(ifindex, _)| ifindex);
             let is_port = port.and_then(|port| self.mirror.links.bridge_of(port)) == Some(bridge);
-            *of == scope && is_port && claims_in_frames(draft)
+            draft.scope == scope && is_port && claims_in_frames(draft)
         })
     }
 
@@ -190,13 +191,12 @@ impl ClaimContext<'_> {
             peer: None,
             ..self.claimant(id, link)
         };
-        drafts.insert(
-            (scope, id),
-            Box::new(Draft {
-                claimant,
-                strength: Strength::Full,
-            }),
-        );
+        drafts.retain(|draft| !draft.is_of(scope, id));
+        drafts.push(Draft {
+            scope,
+            claimant,
+            strength: Strength::Full,
+        });
     }
 }
 

@@ -3,32 +3,37 @@
 use std::net::IpAddr;
 
 use crate::{
-    mirror::topology::L2Domain,
-    model::{IfIndex, Network, NetworkId, Scope, Vlan, is_link_local},
+    mirror::{links::LinkState, topology::L2Domain},
+    model::{IfIndex, Link, LinkKind, Network, NetworkId, Scope, Vlan, is_link_local},
     rules::claimants::ClaimContext,
 };
 
 impl ClaimContext<'_> {
     /// The scope of a claim that a pod makes with these tags on a link, or that the node's
     /// neighbour table has for a bridge.
-    pub(crate) fn scope(&self, address: IpAddr, vlan: Vlan, ifindex: IfIndex) -> Scope {
-        let domain = self.mirror.links.l2_domain(ifindex, vlan);
-        let scope = self.network_scope(address, domain, ifindex);
+    pub(crate) fn scope(&self, address: IpAddr, vlan: Vlan, link: &LinkState) -> Scope {
+        let domain = self.mirror.links.l2_domain(&link.link, vlan);
+        let scope = self.network_scope(address, domain, link);
         self.within_link(address, domain, scope)
     }
 
     /// The scope of an address of the node itself.
-    pub(crate) fn host_scope(&self, address: IpAddr, ifindex: IfIndex) -> Scope {
-        let domain = self.mirror.links.l2_domain(ifindex, Vlan::default());
-        let scope = Scope::untagged(self.mirror.links.routing_domain(ifindex));
+    pub(crate) fn host_scope(&self, address: IpAddr, link: &Link) -> Scope {
+        let domain = self.mirror.links.l2_domain(link, Vlan::default());
+        let scope = Scope::untagged(self.mirror.links.routing_domain(link));
         self.within_link(address, domain, scope)
     }
 
-    fn network_scope(&self, address: IpAddr, domain: L2Domain, ifindex: IfIndex) -> Scope {
+    fn network_scope(&self, address: IpAddr, domain: L2Domain, link: &LinkState) -> Scope {
         let L2Domain { switch, vlan } = domain;
-        if self.mirror.links.is_bridge(switch) {
+        let has_switch = switch != link.link.ifindex;
+        let is_bridge = match has_switch {
+            true => self.mirror.links.is_bridge(switch),
+            false => link.link.kind == LinkKind::Bridge,
+        };
+        if is_bridge {
             let own = self.mirror.links.own_interface(domain);
-            let routed = own.filter(|own| self.is_routed(*own, address));
+            let routed = own.filter(|own| self.is_routed(own.ifindex, address));
             return routed.map_or(
                 Scope {
                     network: NetworkId::Switch(switch),
@@ -37,22 +42,11 @@ impl ClaimContext<'_> {
                 |own| Scope::untagged(self.mirror.links.routing_domain(own)),
             );
         }
-        let network = if switch == ifindex {
-            self.mirror.links.routing_domain(ifindex)
-        } else {
-            self.port_network(switch, ifindex)
+        let network = match has_switch {
+            true => port_network(switch, link),
+            false => self.mirror.links.routing_domain(&link.link),
         };
         Scope { network, vlan }
-    }
-
-    /// The network of a port of a switch other than a bridge.
-    fn port_network(&self, switch: IfIndex, ifindex: IfIndex) -> NetworkId {
-        let port = self.mirror.links.get(ifindex);
-        match port.map(|port| (port.cni_network, port.awaits_network)) {
-            Some((Some(network), _)) => NetworkId::Cni(network),
-            Some((None, true)) => NetworkId::Link(ifindex),
-            _ => NetworkId::Switch(switch),
-        }
     }
 
     /// Whether the node has an address of the family of `address` on a link, or a route to it.
@@ -97,5 +91,14 @@ impl ClaimContext<'_> {
             }
             NetworkId::Link(link) => Network::Link(name(link)),
         }
+    }
+}
+
+/// The network of a port of a switch other than a bridge.
+fn port_network(switch: IfIndex, port: &LinkState) -> NetworkId {
+    match (port.cni_network, port.awaits_network) {
+        (Some(network), _) => NetworkId::Cni(network),
+        (None, true) => NetworkId::Link(port.link.ifindex),
+        (None, false) => NetworkId::Switch(switch),
     }
 }

@@ -33,12 +33,19 @@ pub(crate) type Derived = SortedMap<Scope, Vec<Claimant>>;
 
 /// A claimant whose evidence is still being collected.
 pub(crate) struct Draft {
+    pub(crate) scope: Scope,
     pub(crate) claimant: Claimant,
     pub(crate) strength: Strength,
 }
 
-/// The claimants of one address, while their evidence is being collected. They are boxed because the map moves its values.
-pub(crate) type Drafts = SortedMap<(Scope, ClaimantId), Box<Draft>>;
+impl Draft {
+    pub(crate) fn is_of(&self, scope: Scope, id: ClaimantId) -> bool {
+        (self.scope, self.claimant.id) == (scope, id)
+    }
+}
+
+/// The claimants of one address, in any order, while their evidence is being collected. At most one has the same scope and id.
+pub(crate) type Drafts = Vec<Draft>;
 
 /// Against what evidence counts; for a claimant, the strongest of its evidence decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,58 +79,54 @@ impl ClaimContext<'_> {
         else {
             return Derived::default();
         };
-        let mut drafts = Drafts::default();
+        // Most facts are of different claimants.
+        let room = facts.assigned.len() + facts.frames.len() + facts.neighbours.len();
+        let mut drafts = Drafts::with_capacity(room);
         for support in self.supports(address, facts, now) {
             self.add(&mut drafts, support);
         }
         // Whom an entry on a bridge supports depends on who claims the address by itself.
         for entry in &facts.neighbours {
-            if self.mirror.links.is_bridge(entry.ifindex) {
-                self.add_bridge_entry(address, entry, facts, now, &mut drafts);
+            if let Some(bridge) = self.mirror.links.bridge(entry.ifindex) {
+                self.add_bridge_entry(address, bridge, entry, facts, now, &mut drafts);
             }
         }
         self.add_host(address, facts, &mut drafts);
 
-        let is_shared = |draft: &Draft| self.is_shared(facts, &draft.claimant);
         let tentative: Vec<_> = drafts
-            .iter()
-            .filter(|(_, d)| d.strength != Strength::Full)
-            .map(|(key, draft)| (*key, draft.strength))
+            .extract_if(.., |draft| draft.strength != Strength::Full)
             .collect();
-        for (key, strength) in tentative {
-            let contested = drafts.iter().any(|((scope, id), d)| {
-                *scope == key.0
-                    && d.strength == Strength::Full
-                    && !self.mirror.links.is_one_pod(*id, key.1)
-                    && (*id != ClaimantId::Host || strength == Strength::Probe)
-                    && !(is_shared(d) && drafts.get(&key).is_some_and(|d| is_shared(d)))
-            });
-            if !contested {
-                drafts.remove(&key);
-            }
-        }
+        let is_contested = |draft: &Draft| self.is_contested(facts, draft, &drafts);
+        let contested: Vec<_> = tentative.into_iter().filter(is_contested).collect();
+        drafts.extend(contested);
         let mut derived = Derived::default();
-        let mut drafts = drafts.into_iter();
-        while let Some(((scope, _), _)) = drafts.as_slice().first() {
-            let scope = *scope;
-            let in_scope = drafts
-                .as_slice()
-                .iter()
-                .take_while(|((of, _), _)| *of == scope);
-            let count = in_scope.count();
-            // A conflict keeps the list: without room for more.
-            let mut claimants = Vec::with_capacity(count);
-            for (_, mut draft) in drafts.by_ref().take(count) {
-                draft.claimant.summarize();
-                self.look_up_records(address, &mut draft.claimant);
-                claimants.push(draft.claimant);
-            }
-            drop_same_pod_claims(&mut claimants, &self.mirror.links);
-            drop_resolved_bridge_claims(&mut claimants);
+        let mut left = drafts.len();
+        for mut draft in drafts {
+            draft.claimant.summarize();
+            self.look_up_records(address, &mut draft.claimant);
+            derived
+                .get_or_insert_with(draft.scope, || Vec::with_capacity(left))
+                .push(draft.claimant);
+            left -= 1;
+        }
+        for claimants in derived.values_mut() {
+            drop_same_pod_claims(claimants, &self.mirror.links);
+            drop_resolved_bridge_claims(claimants);
             claimants.sort_by_key(|c| (c.since, c.id));
-            derived.insert(scope, claimants);
         }
         derived
+    }
+
+    /// Whether a claim that does not count by itself does against one of these, which do.
+    fn is_contested(&self, facts: &AddressFacts, draft: &Draft, full: &[Draft]) -> bool {
+        let is_shared = |draft: &Draft| self.is_shared(facts, &draft.claimant);
+        full.iter().any(|other| {
+            let id = other.claimant.id;
+            other.scope == draft.scope
+                && !self.mirror.links.is_one_pod(id, draft.claimant.id)
+                && (id != ClaimantId::Host || draft.strength == Strength::Probe)
+                && !(is_shared(other) && is_shared(draft))
+        })
     }
 
     /// Whether a claimant has the address on its own `lo` or a dummy, and everything else that supports its claim are frames,
@@ -199,7 +202,7 @@ impl ClaimContext<'_> {
         let frames = frames.filter_map(move |f| self.frame_support(address, f, facts, now));
         let neighbours = facts.neighbours.iter().filter_map(move |entry| {
             let link = self.mirror.links.pod(entry.ifindex)?;
-            let scope = self.scope(address, Vlan::default(), entry.ifindex);
+            let scope = self.scope(address, Vlan::default(), link);
             self.neighbour_support(address, scope, entry, link, facts)
         });
         assigned.chain(frames).chain(neighbours)
@@ -226,7 +229,7 @@ impl ClaimContext<'_> {
             AssignedOn::Internal(..) | AssignedOn::Node(_) => return None,
         };
         Some(Support {
-            scope: self.scope(address, Vlan::default(), link.link.ifindex),
+            scope: self.scope(address, Vlan::default(), link),
             link,
             strength,
             evidence: Evidence {
@@ -248,7 +251,7 @@ impl ClaimContext<'_> {
         let link = self.mirror.links.pod(frame.ifindex)?;
         let is_live = self.is_frame_live(address, frame, link, facts, now);
         is_live.then(|| Support {
-            scope: self.scope(address, frame.vlan, frame.ifindex),
+            scope: self.scope(address, frame.vlan, link),
             link,
             strength: match frame.tentative {
                 true => Strength::Probe,
@@ -286,22 +289,24 @@ impl ClaimContext<'_> {
         let mut on_node: Vec<_> = on_node.collect();
         on_node.sort_by_key(|(link, _)| (link.is_pod(), link.link.ifindex));
         for (link, host) in on_node {
-            let scope = self.host_scope(address, link.link.ifindex);
+            let scope = self.host_scope(address, &link.link);
             let evidence = Evidence {
                 kind: EvidenceKind::Address,
                 seen: host.seen.on_device_from(link.appeared),
                 mac: link.link.mac,
                 detail: Some(EvidenceDetail::OnNode),
             };
-            let key = (scope, ClaimantId::Host);
-            if !drafts.contains_key(&key) {
+            if !drafts.iter().any(|d| d.is_of(scope, ClaimantId::Host)) {
                 let claimant = Claimant {
                     evidence: vec![evidence],
                     peer: None,
                     ..self.claimant(ClaimantId::Host, link)
                 };
-                let strength = Strength::Full;
-                drafts.insert(key, Box::new(Draft { claimant, strength }));
+                drafts.push(Draft {
+                    scope,
+                    claimant,
+                    strength: Strength::Full,
+                });
             }
         }
     }
@@ -330,7 +335,7 @@ impl ClaimContext<'_> {
             seen: evidence.seen.on_device_from(link.appeared),
             ..evidence
         };
-        if let Some(draft) = drafts.get_mut(&(scope, id)) {
+        if let Some(draft) = drafts.iter_mut().find(|d| d.is_of(scope, id)) {
             draft.claimant.evidence.push(evidence);
             draft.strength = draft.strength.max(strength);
         } else {
@@ -339,7 +344,11 @@ impl ClaimContext<'_> {
                 evidence: vec![evidence],
                 ..self.claimant(id, link)
             };
-            drafts.insert((scope, id), Box::new(Draft { claimant, strength }));
+            drafts.push(Draft {
+                scope,
+                claimant,
+                strength,
+            });
         }
     }
 }

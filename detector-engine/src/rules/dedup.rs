@@ -1,7 +1,7 @@
 //! Removes claimants that are another claimant seen a second time.
 
 use crate::{
-    mirror::links::{Links, PodIdentity},
+    mirror::links::Links,
     model::{Claimant, ClaimantId, Mac},
 };
 
@@ -15,18 +15,15 @@ use crate::{
 pub(crate) fn drop_same_pod_claims(claimants: &mut Vec<Claimant>, links: &Links) {
     let interfaces: Vec<_> = claimants
         .iter()
-        .filter_map(|c| match links.pod_identity(c.id) {
-            PodIdentity::Namespace(nsid) => Some((nsid, c.is_certain(), c.id)),
-            PodIdentity::Claimant(_) => None,
-        })
+        .map(|c| (links.pod_identity(c.id), c.is_certain(), c.id))
         .collect();
-    claimants.retain(|c| {
-        let identity = links.pod_identity(c.id);
-        let explains = |(nsid, certain, id): &(_, bool, _)| {
-            identity == PodIdentity::Namespace(*nsid) && (*certain || *id < c.id)
-        };
-        c.is_certain() || !interfaces.iter().any(explains)
-    });
+    let is_explained = |(pod, is_certain, id): &(_, bool, _)| {
+        let mut others = interfaces.iter();
+        let explains = |(other, certain, first): &_| other == pod && (*certain || first < id);
+        !is_certain && others.any(explains)
+    };
+    let mut each = interfaces.iter();
+    claimants.retain(|_| !each.next().is_some_and(is_explained));
 }
 
 /// Removes a hardware address behind a bridge if it is also in the evidence of a device: it is that

@@ -10,7 +10,6 @@ use crate::{
     mirror::{
         StoreOutcome,
         facts::{NeighbourUpdateContext, Owner, RemovedAssignment},
-        links::LinkState,
     },
     model::{
         AssignedAddress, AssignmentId, BoundKind, ClaimantId, FrameClaim, FrameFact, IfIndex, Mac,
@@ -368,7 +367,10 @@ impl Engine {
     /// Whether another pod than the sender of a probe, or the node, claims the address.
     fn is_contested(&self, frame: FrameClaim, own: ClaimantId, now: Timestamp) -> bool {
         let context = self.claim_context();
-        let scope = context.scope(frame.address, frame.vlan, frame.ifindex);
+        let Some(link) = self.mirror.links.pod(frame.ifindex) else {
+            return false;
+        };
+        let scope = context.scope(frame.address, frame.vlan, link);
         let derived = context.derive(frame.address, now);
         let claimants = derived.get(&scope).into_iter().flatten();
         claimants
@@ -381,11 +383,11 @@ impl Engine {
         if !self.settings.is_allowed(address) {
             return;
         }
-        let Some(id) = self.mirror.links.pod(device).map(LinkState::id) else {
+        let Some(link) = self.mirror.links.pod(device) else {
             return;
         };
         let context = self.claim_context();
-        let scope = context.scope(address, vlan, device);
+        let (id, scope) = (link.id(), context.scope(address, vlan, link));
         let mut derived = context.derive(address, at);
         let claimants = derived.remove(&scope).unwrap_or_default();
         let Some(claimant) = claimants.iter().find(|c| c.id == id) else {

@@ -121,9 +121,7 @@ impl Engine {
         // The event goes out with what is known; the kernel's answer corrects it.
         let open = self.tracked.lifecycle.open_of(address);
         let queries = open.filter_map(|(scope, _)| RouteQuery::of(address, scope));
-        self.mirror
-            .route_lookups
-            .follow(address, &queries.collect::<Vec<_>>());
+        self.mirror.route_lookups.follow(address, queries);
     }
 }
 

@@ -72,12 +72,8 @@ impl Engine {
             if let Some(bridge) = self.mirror.links.bridge_of(port)
                 && self.mirror.links.is_running(port)
             {
-                let vlan = self
-                    .mirror
-                    .links
-                    .l2_domain(port, Vlan::default())
-                    .vlan
-                    .outer;
+                let domain = self.mirror.links.l2_domain(&link.link, Vlan::default());
+                let vlan = domain.vlan.outer;
                 ports
                     .entry(MacKey { mac, bridge, vlan })
                     .or_default()

@@ -72,7 +72,10 @@ impl Engine {
         };
         let frames = facts.into_iter().flat_map(|f| &f.frames);
         let context = self.claim_context();
-        let is_in_scope = |vlan, ifindex| context.scope(address, vlan, ifindex) == scope;
+        let is_in_scope = |vlan, ifindex| {
+            let link = self.mirror.links.get(ifindex);
+            link.is_some_and(|link| context.scope(address, vlan, link) == scope)
+        };
         let frames = frames.filter(|f| is_in_scope(f.vlan, f.ifindex) && claims(f.ifindex));
         let neighbours = facts.into_iter().flat_map(|f| &f.neighbours);
         let former = neighbours.filter(|n| is_in_scope(Vlan::default(), n.ifindex));

@@ -17,7 +17,8 @@ impl Engine {
         if self.mirror.is_complete {
             let contests = &self.tracked.anomalies.sweeps.contests;
             let enough = self.settings.anomalies.sweep_from;
-            for device in contests.contesters_of(address, enough) {
+            let contesters = contests.contesters_of(address, enough);
+            for device in contesters.iter().copied() {
                 self.start_sweep(device, address, first, step);
             }
         }

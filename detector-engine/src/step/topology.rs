@@ -283,9 +283,9 @@ impl Engine {
     /// Links by which the node takes part in an L2 domain got their first address or route, or lost
     /// the last one: the claims there are in another network now.
     pub(super) fn mark_presence_dirty(&mut self) {
-        let mut changed = self.mirror.facts.presence.take_changed();
-        changed.append(&mut self.mirror.routes.presence.take_changed());
-        for ifindex in changed {
+        let changed = self.mirror.facts.presence.take_changed();
+        let routed = self.mirror.routes.presence.take_changed();
+        for ifindex in changed.into_iter().chain(routed) {
             self.mark_links_dirty(self.mirror.links.depending_on(ifindex));
         }
     }

@@ -171,12 +171,7 @@ impl<'e> View<'e> {
     /// How many pod devices there are.
     #[must_use]
     pub fn device_count(self) -> usize {
-        self.0
-            .mirror
-            .links
-            .iter()
-            .filter(|link| link.is_pod())
-            .count()
+        self.0.mirror.links.pod_count()
     }
 
     /// The pod device with this index, if there is one.

@@ -55,7 +55,7 @@ pub(crate) struct ConflictLimit {
 
 impl ConflictLimit {
     /// A conflict with these claimants was opened.
-    pub(crate) fn open(&mut self, claimants: &BTreeSet<ClaimantId>) {
+    pub(crate) fn open(&mut self, claimants: &[ClaimantId]) {
         self.open += 1;
         for id in claimants {
             self.by_claimant.add(*id);
@@ -63,7 +63,7 @@ impl ConflictLimit {
     }
 
     /// A conflict with these claimants was resolved.
-    pub(crate) fn close(&mut self, claimants: &BTreeSet<ClaimantId>) {
+    pub(crate) fn close(&mut self, claimants: &[ClaimantId]) {
         self.open = self.open.saturating_sub(1);
         for id in claimants {
             self.by_claimant.subtract(*id);

@@ -19,7 +19,7 @@ use crate::{
         Step,
         conflict_limit::{ConflictLimit, RetryTarget},
         repeats::{EndedConflicts, Recurrence},
-        tracked_conflict::TrackedConflict,
+        tracked_conflict::{TrackedConflict, ids},
     },
 };
 
@@ -96,7 +96,10 @@ impl Lifecycle {
             .map(|(scope, open)| (*scope, &*open.conflict))
     }
 
-    pub(crate) fn open_of(&self, address: IpAddr) -> impl Iterator<Item = (Scope, &Conflict)> {
+    pub(crate) fn open_of(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (Scope, &Conflict)> + Clone {
         let open = self.open.get(&address).into_iter().flatten();
         open.map(|(scope, open)| (*scope, &*open.conflict))
     }
@@ -112,7 +115,7 @@ impl Lifecycle {
 
     /// Opens a conflict of the previous run again.
     pub(crate) fn restore(&mut self, scope: Scope, conflict: Conflict, is_unreported: bool) {
-        let ids = conflict.present().map(|c| c.id).collect();
+        let ids = ids(conflict.present());
         self.counts[conflict.kind as usize] += 1;
         let mut tracked = TrackedConflict::new(conflict, ids);
         tracked.has_unreported_change = is_unreported;

@@ -7,7 +7,7 @@
 //! Bound: as many as conflicts may be open at once, the newest. What is forgotten begins again under another id.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     net::IpAddr,
     time::Duration,
@@ -38,7 +38,7 @@ impl Recurrence {
         address: IpAddr,
         scope: Scope,
         kind: ConflictKind,
-        claimants: &BTreeSet<ClaimantId>,
+        claimants: &[ClaimantId],
     ) -> Self {
         let mut hasher = DefaultHasher::new();
         claimants.hash(&mut hasher);

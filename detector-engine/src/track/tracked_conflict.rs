@@ -1,6 +1,6 @@
 //! One open conflict: how it changes, which of its claimants are listed, and when a change is reported.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     model::{
@@ -10,13 +10,16 @@ use crate::{
     track::{Step, lifecycle::Decision, repeats::QUIET},
 };
 
+/// Sorted.
+pub(crate) type ClaimantIds = Box<[ClaimantId]>;
+
 /// An open conflict, and what was reported of it.
 #[derive(Debug)]
 pub(crate) struct TrackedConflict {
     /// Shared with the effects that report it.
     pub(crate) conflict: Arc<Conflict>,
     /// All present claimants, including those beyond the bound on listed ones.
-    pub(crate) ids: BTreeSet<ClaimantId>,
+    pub(crate) ids: ClaimantIds,
     /// A change that no event contains yet.
     pub(crate) has_unreported_change: bool,
     /// When the next update may be reported.
@@ -24,7 +27,7 @@ pub(crate) struct TrackedConflict {
 }
 
 impl TrackedConflict {
-    pub(crate) fn new(conflict: Conflict, ids: BTreeSet<ClaimantId>) -> Self {
+    pub(crate) fn new(conflict: Conflict, ids: ClaimantIds) -> Self {
         Self {
             conflict: Arc::new(conflict),
             ids,
@@ -85,7 +88,7 @@ impl TrackedConflict {
         step: &Step<'_>,
         limits: (&Bounds, usize),
     ) -> Self {
-        let ids = decision.claimants.iter().map(|c| c.id).collect();
+        let ids = ids(&decision.claimants);
         let traffic_goes_to = decision.traffic_goes_to();
         let confidence = decision.confidence;
         let network = decision.network.clone();
@@ -188,7 +191,7 @@ impl TrackedConflict {
         leave_reason: &impl Fn(&Claimant) -> LeaveReason,
         limits: (&Bounds, usize),
     ) -> bool {
-        let ids: BTreeSet<_> = decision.claimants.iter().map(|c| c.id).collect();
+        let ids = ids(&decision.claimants);
         let conflict = Arc::make_mut(&mut self.conflict);
         let before = std::mem::take(&mut conflict.claimants);
         let (mut claimants, omitted) = listed(decision, limits);
@@ -214,16 +217,23 @@ impl TrackedConflict {
     }
 }
 
+/// Who these are.
+pub(crate) fn ids<'c>(claimants: impl IntoIterator<Item = &'c Claimant>) -> ClaimantIds {
+    let mut ids: Box<[_]> = claimants.into_iter().map(|c| c.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// The claimants that are not present any more, each with its reason; bounded, the newest are kept.
 fn departed(
     before: Vec<Claimant>,
-    present: &BTreeSet<ClaimantId>,
+    present: &[ClaimantId],
     leave_reason: &impl Fn(&Claimant) -> LeaveReason,
     limit: usize,
 ) -> Vec<Claimant> {
     let mut left: Vec<_> = before
         .into_iter()
-        .filter(|c| !present.contains(&c.id))
+        .filter(|c| present.binary_search(&c.id).is_err())
         .collect();
     left.sort_by_key(|c| c.left.is_none());
     for claimant in left.iter_mut().filter(|c| c.left.is_none()) {

@@ -58,10 +58,7 @@ fn create(me: &str, after: &ConflictSpec) -> Result<(), &'static str> {
             || !after.claimants.iter().all(is_unproven),
         "proven from the start",
     )?;
-    refuse(
-        after.cause.is_some(),
-        "explained by one that has not proven it",
-    )
+    refuse(after.cause.is_some(), "explained before it is proven")
 }
 
 fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &'static str> {
@@ -71,10 +68,14 @@ fn update(me: &str, before: &ConflictSpec, after: &ConflictSpec) -> Result<(), &
     };
     let about = |spec: &ConflictSpec| (spec.address, spec.conflict_id, spec.kind, spec.scope);
     refuse(about(before) != about(after), "about something else")?;
-    let has_proven = of(after, me).is_some_and(|c| c.active && c.left.is_none());
+    let takes_part = |spec: &ConflictSpec| of(spec, me).is_some_and(|c| c.left.is_none());
+    let may_explain = of(before, me).is_some() && takes_part(after);
+    let is_own = after.cause.as_ref().is_none_or(|cause| cause.node == me);
     refuse(
-        after.cause.is_some() && after.cause != before.cause && !has_proven,
-        "explained by one that has not proven it",
+        after.cause.is_some()
+            && after.cause != before.cause
+            && !(is_own && may_explain && after.state == ConflictState::Active),
+        "explained by one that takes no part, or before it is proven",
     )?;
     if of(before, me).is_none() {
         let (joined, others) = after.claimants.split_last().ok_or("nobody")?;

@@ -224,7 +224,7 @@ impl Containerd {
             .fold(command, |command, arg| command.arg(arg))
     }
 
-    /// Creates pods one after another.
+    /// Creates pods one after another, each in the namespace `default` or in that of its name: `kube-system/web`.
     ///
     /// # Errors
     /// The runtime fails.
@@ -236,7 +236,9 @@ impl Containerd {
         let mut created = Vec::new();
         for name in names {
             let name = name.into();
-            let (namespace, uid) = ("default".to_owned(), format!("uid-{name}"));
+            let (namespace, name) = name.split_once('/').unwrap_or(("default", &name));
+            let (namespace, name) = (namespace.to_owned(), name.to_owned());
+            let uid = format!("uid-{name}");
             let id = client.run(&namespace, &name, &uid)?;
             let sandbox = Sandbox {
                 id,

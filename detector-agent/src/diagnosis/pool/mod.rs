@@ -25,7 +25,10 @@ use super::{
     files::{not_checked, source, unix},
     requests::Requests,
 };
-use crate::{ipam::IpamSettings, process::clock};
+use crate::{
+    ipam::{IpamSettings, configured_networks},
+    process::clock,
+};
 use aws::Ipamd;
 use calico::Blocks;
 use record::Allocations;
@@ -102,7 +105,7 @@ impl PoolReader {
             let ipams = [Ipam::Calico, Ipam::Whereabouts, Ipam::Spiderpool];
             ipams.iter().any(|ipam| ipam.name() == network.ipam)
         };
-        let networks = self.settings.networks();
+        let networks = configured_networks(&self.settings);
         networks.is_ok_and(|all| all.iter().any(is_in_datastore)) || self.watched.pools.has_leases()
     }
 
@@ -200,7 +203,7 @@ impl PoolReader {
         let known = known.unwrap_or_else(|| {
             let read_at = Instant::now();
             let pods = self.watched.pods.present();
-            let configured = self.settings.networks();
+            let configured = configured_networks(&self.settings);
             let directories = configured.iter().flatten().filter_map(|network| {
                 let data_dir = network.data_dir.as_ref()?;
                 Some(Path::new(data_dir).join(&network.name))

@@ -6,6 +6,7 @@ use detector_engine::{
     Allocation, ChangedAddresses, Completeness, Coverage, Ipam, Pool, PoolId, PoolPart, PoolSource,
     PoolUpdate, Timestamp as Monotonic,
 };
+use detector_testkit::scenario::CalicoStaleEndpoints;
 
 use super::*;
 use crate::{
@@ -270,15 +271,7 @@ fn version_that_went_back_is_a_restored_datastore() {
 /// `calico-stale-endpoints.json`: a pod whose address is not allocated, in a block with handles of the old form.
 #[test]
 fn incident_with_stale_endpoints_is_a_release() {
-    let text =
-        include_str!("../../../../detector-testkit/fixtures/scenarios/calico-stale-endpoints.json");
-    let facts: Value = serde_json::from_str(text).unwrap();
-    let mut spec = facts["block"].clone();
-    let mut allocations = vec![Value::Null; 64];
-    for (ordinal, index) in spec["allocations_by_ordinal"].as_object().unwrap() {
-        allocations[ordinal.parse::<usize>().unwrap()] = index.clone();
-    }
-    spec["allocations"] = allocations.into();
+    let spec = CalicoStaleEndpoints::load().unwrap().block;
     let (mut node, _) = node();
     node.pods.clear();
     let address = "192.168.106.70";

@@ -1,4 +1,4 @@
-//! What is explained by the allocations alone, for IPAMs of which nothing else is known; and virtual IPs.
+//! IPAMs without facts of their own: what their allocations alone explain; and virtual IPs.
 
 use std::time::Duration;
 

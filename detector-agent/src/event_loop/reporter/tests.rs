@@ -54,7 +54,7 @@ fn address(event: &AnyEvent) -> IpAddr {
 fn reporter(lines: &Path) -> (Reporter, Recorder) {
     let (requests, _) = tokio::sync::mpsc::channel(1);
     let mut reporter = Reporter::new(
-        EventMaker::new("n".to_owned(), 1),
+        EventMaker::new("n", 1),
         PodLookups::new(Arc::default(), requests),
         Some(Lines::file(lines).unwrap()),
         Arc::default(),

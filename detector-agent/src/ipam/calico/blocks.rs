@@ -138,23 +138,13 @@ pub(crate) fn is_of_node(handle: &str) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use detector_testkit::scenario::CalicoStaleEndpoints;
     use serde_json::json;
 
     use super::*;
 
-    /// The block of the scenario, with its allocations as a list.
     fn stale_block() -> Value {
-        let facts: Value = serde_json::from_str(include_str!(
-            "../../../../detector-testkit/fixtures/scenarios/calico-stale-endpoints.json"
-        ))
-        .unwrap();
-        let mut block = facts["block"].clone();
-        let mut allocations = vec![Value::Null; 64];
-        for (ordinal, index) in block["allocations_by_ordinal"].as_object().unwrap() {
-            allocations[ordinal.parse::<usize>().unwrap()] = index.clone();
-        }
-        block["allocations"] = allocations.into();
-        block
+        CalicoStaleEndpoints::load().unwrap().block
     }
 
     fn blocks(specs: &[Value], node: &str) -> NodeBlocks {

@@ -45,10 +45,9 @@ use self::{
     watch::BlockWatch,
 };
 use super::{
-    PoolRead,
     follower::Follower,
     snapshot_history::SnapshotHistory,
-    source::{PoolReader, Source},
+    source::{PoolRead, PoolReader, Source},
 };
 use crate::{
     kube_client::{KubeClient, NOT_USED},

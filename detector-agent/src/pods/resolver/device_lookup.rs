@@ -90,6 +90,8 @@ impl DeviceLookup {
         for address in oldest.into_iter().flatten() {
             let is_known = |known: &IpAddr| known.is_ipv4() == address.is_ipv4();
             if !self.first_addresses.iter().any(is_known) {
+                // Without room for more: nearly all pods have one, or one of each family.
+                self.first_addresses.reserve_exact(1);
                 self.first_addresses.push(*address);
             }
         }

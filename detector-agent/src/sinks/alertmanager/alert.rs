@@ -81,7 +81,7 @@ impl Alert {
         );
         labels.insert("alertname".to_owned(), kind.alert_name().to_owned());
         labels.insert("kind".to_owned(), kind.contract_name().to_owned());
-        labels.insert("node".to_owned(), node.clone());
+        labels.insert("node".to_owned(), node.to_string());
         let status_page = settings.status_page.as_ref();
         Self {
             labels,

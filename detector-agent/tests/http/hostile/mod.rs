@@ -50,7 +50,7 @@ fn serve() -> Served {
     health.part(Role::Source, "netlink").works("test");
     let server = endpoints
         .serve(Sources {
-            node: "test".to_owned(),
+            node: "test".into(),
             cluster: None,
             metrics: Arc::new(Metrics::new()),
             readiness: Arc::default(),

@@ -142,8 +142,7 @@ fn block_that_forgot(facts: &Facts, is_never_restored: Option<bool>) -> Option<P
     let since = *block_created.value()?;
     let victim = forgotten(facts, is_never_restored, |index, set_up| {
         // An allocation that was seen in the present block was released.
-        let seen = facts.release_of(index).map(|release| release.seen);
-        since > seen.unwrap_or(set_up.latest)
+        since > facts.released_after(index).unwrap_or(set_up.latest)
     })?;
     let evidence = [
         evidence::birth("the block", block_created),

@@ -96,6 +96,28 @@ fn allocation_that_was_seen_proves_its_release() {
     }
 }
 
+/// The pool is read between the sandbox and the network plugin's result, and then not before the release.
+#[test]
+fn allocation_that_went_after_the_pod_was_set_up_was_there_meanwhile() {
+    let with = |stored: u64, release: Release| {
+        let mut facts = released_by_calico();
+        pool_of(&mut facts).releases = known(vec![release]);
+        if let Known::Value(results, _) = &mut facts.claimants[0].cni_results {
+            results[0].stored_at = Some(minute(stored));
+        }
+        diagnose(&facts)
+    };
+    let set_up = A_CREATED + 2;
+    let found = with(set_up, release(0, A_CREATED + 1, 400));
+    assert_eq!(found.cause, Cause::ReleasedInUse);
+    assert_eq!(found.since, Some(minute(400)));
+    // Nobody knows when it went, or it went before.
+    for at in [None, Some(set_up - 1)] {
+        let found = with(set_up, release(0, A_CREATED + 1, at));
+        assert_eq!(found.since, None, "{at:?}");
+    }
+}
+
 #[test]
 fn networks_of_whereabouts_share_their_reservations() {
     let mut facts = released_reservation();

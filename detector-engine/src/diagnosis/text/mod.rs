@@ -1,4 +1,4 @@
-//! What a diagnosis says to people. The texts contain names of pods and devices as they are: whoever shows them cleans them.
+//! What a diagnosis says to people. The texts contain names of pods and devices as they are: the code that shows them cleans them.
 
 pub(super) mod evidence;
 mod repair;

@@ -7,7 +7,7 @@ use detector_event::WallTime;
 
 use crate::{
     Call, Effect, Identity, LocalClaim, Memory, Mode, Outcome, Protocol, Report, Settings, Subject,
-    objects::Party,
+    objects::{ConflictCause, ConflictSpec, Party},
     samples,
     tests::server::{Event, Server},
 };
@@ -62,6 +62,10 @@ pub(super) struct Node {
     pub(super) watch: Option<usize>,
     /// What its sinks know to be open.
     pub(super) raised: BTreeMap<Subject, ConflictId>,
+    /// What its agent has shown last of each open conflict, whichever agent reports that.
+    pub(super) shown: BTreeMap<Subject, ConflictSpec>,
+    /// What its agent knows of the cause of a conflict.
+    pub(super) told: BTreeMap<Subject, (ConflictId, ConflictCause)>,
 }
 
 impl Node {
@@ -83,6 +87,8 @@ impl Node {
             pending: Vec::new(),
             watch: None,
             raised: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            told: BTreeMap::new(),
         }
     }
 
@@ -105,6 +111,8 @@ impl Node {
         agent.keep_resolved(self.has_room);
         self.agent = Some(agent);
         (self.is_fed, self.own_uid) = (false, None);
+        self.shown.clear();
+        self.told.clear();
         self.watch = None;
     }
 
@@ -145,11 +153,27 @@ impl Node {
         }
     }
 
-    /// Its agent learns why the conflict that it reports came about.
-    pub(super) fn explain(&mut self, subject: Subject, now: u64) {
+    /// The cause that its agent finds for a conflict of this claim.
+    pub(super) fn cause(&self, of: &Interval, is_proven: bool) -> ConflictCause {
+        let confidence = if is_proven { "proven" } else { "likely" };
+        ConflictCause {
+            node: self.name.clone(),
+            confidence: confidence.to_owned(),
+            summary: format!("found on {} for {}", self.name, of.begin),
+            ..samples::cause()
+        }
+    }
+
+    /// Its agent learns why a conflict that it shows came about.
+    pub(super) fn explain(&mut self, subject: Subject, is_proven: bool, now: u64) {
         let at = self.clock(now);
-        if let (Some(agent), Some(id)) = (&mut self.agent, self.raised.get(&subject)) {
-            agent.set_cause(at, subject, *id, samples::cause());
+        let Some(cause) = self.live(subject).map(|live| self.cause(live, is_proven)) else {
+            return;
+        };
+        if let (Some(agent), Some(shown)) = (&mut self.agent, self.shown.get(&subject)) {
+            let id = shown.conflict_id;
+            agent.set_cause(at, subject, id, cause.clone());
+            self.told.insert(subject, (id, cause));
         }
     }
 
@@ -179,6 +203,11 @@ impl Node {
                 }
                 Effect::Report(report) => {
                     let subject = report.conflict.address;
+                    if report.is_resolved {
+                        self.shown.remove(&subject);
+                    } else {
+                        self.shown.insert(subject, report.conflict.clone());
+                    }
                     if report.is_reporter && report.is_resolved {
                         self.raised.remove(&subject);
                     } else if report.is_reporter {

@@ -182,6 +182,15 @@ fn conflict_written(
         prop_assert_eq!(after.raised_at, before.raised_at);
         prop_assert!(after.resolved_at >= after.raised_at, "{after:?}");
     }
+    if let Some(cause) = after.cause.as_ref().filter(|_| after.cause != before.cause) {
+        let mine = me.history.get(&after.address).into_iter().flatten();
+        let mut found = mine.flat_map(|i| [me.cause(i, false), me.cause(i, true)]);
+        prop_assert!(
+            found.any(|found| found == **cause),
+            "{} has not found {cause:?}",
+            me.name
+        );
+    }
     for claimant in &after.claimants {
         let earlier = find(before, &claimant.party.node).unwrap_or_default();
         let confirms = claimant.confirmed != 0 && claimant.confirmed != earlier.confirmed;
@@ -288,6 +297,42 @@ fn of_subject(world: &World, subject: Subject) -> Result<(), TestCaseError> {
     prop_assert_eq!(listed, expected);
     let reporter = conflict.claimants.iter().find(|c| c.active).unwrap();
     prop_assert_eq!(raised, vec![(&reporter.party.node, &conflict.conflict_id)]);
+    causes(registering.iter().chain(&looking).copied(), conflict)
+}
+
+/// The cause is one that the agent of a claimant has found for the claim that its node has now. It is as certain as the best of those
+/// that are known, and every other claimant's agent shows it.
+fn causes<'n>(
+    claimants: impl Iterator<Item = &'n Node>,
+    conflict: &ConflictSpec,
+) -> Result<(), TestCaseError> {
+    let subject = conflict.address;
+    let cause = conflict.cause.as_deref();
+    let mut has_finder = false;
+    for node in claimants {
+        let live = node.live(subject).unwrap();
+        let possible = [true, false].map(|is_proven| node.cause(live, is_proven));
+        let is_finder = cause.is_some_and(|cause| cause.node == node.name);
+        has_finder |= is_finder;
+        prop_assert!(
+            !is_finder || possible.iter().any(|c| Some(c) == cause),
+            "outdated: {cause:?}"
+        );
+        let told = node.told.get(&subject);
+        let told =
+            told.filter(|(id, cause)| *id == conflict.conflict_id && possible.contains(cause));
+        if let Some((_, told)) = told {
+            let is_known = |confidence: &str| cause.is_some_and(|c| c.confidence == confidence);
+            prop_assert!(
+                is_known("proven") || told.confidence == "likely" && is_known("likely"),
+                "{} knows {told:?}, the conflict has {cause:?}",
+                node.name
+            );
+        }
+        let shown = node.shown.get(&subject).and_then(|c| c.cause.as_deref());
+        prop_assert_eq!(shown, cause.filter(|_| !is_finder), "of {}", node.name);
+    }
+    prop_assert!(cause.is_none() || has_finder, "of nobody: {cause:?}");
     Ok(())
 }
 

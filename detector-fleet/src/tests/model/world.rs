@@ -147,7 +147,11 @@ impl World {
                 }
                 node.feed(subject, now);
             }
-            Op::Explain { node, subject: s } => self.nodes[node].explain(subject(s), self.now),
+            Op::Explain {
+                node,
+                subject: s,
+                is_proven,
+            } => self.nodes[node].explain(subject(s), is_proven, self.now),
             Op::Crash { node } => {
                 self.has_faults = true;
                 self.crash(node);

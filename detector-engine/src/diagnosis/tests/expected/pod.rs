@@ -104,8 +104,10 @@ fn pod(facts: &Facts, index: usize) -> Pod {
     let releases = facts.pool.value().and_then(|pool| pool.releases.value());
     for release in releases.into_iter().flatten() {
         let is_its = matches!(&release.of, OwnedBy::Claimants(of) if of.contains(&index));
-        if is_its && given_by.is_some_and(|at| release.seen >= at) {
-            seen = seen.max(Some(release.seen));
+        let is_of_sandbox = created.is_some_and(|created| release.seen >= created);
+        let until = release.at.unwrap_or(release.seen);
+        if is_its && is_of_sandbox && given_by.is_some_and(|at| until >= at) {
+            seen = seen.max(given_by.max(Some(release.seen)));
         }
     }
     Pod {

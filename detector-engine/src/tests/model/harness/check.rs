@@ -182,6 +182,7 @@ impl Harness {
     /// What the engine keeps counted equals what it lists.
     fn check_counts(&self) -> TestCaseResult {
         let view = self.engine.view();
+        prop_assert_eq!(view.device_count(), view.devices().len(), "pod devices");
         let now = self.world.now;
         let addresses = view.addresses().into_iter();
         let claims = addresses.map(|a| view.claims_of(a, now).len());
