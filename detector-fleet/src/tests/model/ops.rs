@@ -23,7 +23,7 @@ pub(super) enum Op {
         node: usize,
         subject: usize,
     },
-    /// The agent learns the cause of a conflict in which its node takes part.
+    /// The agent of one of the nodes that show a conflict learns its cause.
     Explain {
         node: usize,
         subject: usize,
@@ -111,7 +111,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(node, subject, pod, lookup)| Op::Set { node, subject, pod, lookup }),
         4 => (node(), subject()).prop_map(|(node, subject)| Op::Clear { node, subject }),
         1 => (node(), subject()).prop_map(|(node, subject)| Op::Terminate { node, subject }),
-        3 => (node(), subject(), any::<bool>())
+        4 => (node(), subject(), any::<bool>())
             .prop_map(|(node, subject, is_proven)| Op::Explain { node, subject, is_proven }),
         2 => node().prop_map(|node| Op::Crash { node }),
         2 => (node(), prop::bool::weighted(0.8)).prop_map(|(node, journal)| Op::Start { node, journal }),

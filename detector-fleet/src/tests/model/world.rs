@@ -151,7 +151,18 @@ impl World {
                 node,
                 subject: s,
                 is_proven,
-            } => self.nodes[node].explain(subject(s), is_proven, self.now),
+            } => {
+                let subject = subject(s);
+                let shown = self
+                    .nodes
+                    .iter_mut()
+                    .filter(|n| n.shown.contains_key(&subject));
+                let mut shown: Vec<_> = shown.collect();
+                if !shown.is_empty() {
+                    let node = node % shown.len();
+                    shown[node].explain(subject, is_proven, self.now);
+                }
+            }
             Op::Crash { node } => {
                 self.has_faults = true;
                 self.crash(node);

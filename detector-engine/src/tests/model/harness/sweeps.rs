@@ -125,15 +125,16 @@ fn contesters(conflict: &Conflict) -> Vec<DeviceKey> {
     };
     let mut claimants: Vec<_> = conflict.present().collect();
     claimants.sort_by_key(|c| (!c.has_own_stack, c.since));
-    let mut certain = claimants.iter().filter(|c| is_certain(c));
-    if certain.any(|c| c.is_newest) && claimants.iter().any(|c| c.has_own_stack) {
+    let certain: Vec<_> = claimants.iter().filter(|c| is_certain(c)).collect();
+    // Several are interfaces of one pod, which had the address before the newest of them.
+    let is_taken = matches!(certain[..], [only] if only.is_newest);
+    if is_taken && claimants.iter().any(|c| c.has_own_stack) {
         return Vec::new();
     }
-    let owners = claimants.iter().filter(|c| is_certain(c)).count();
     claimants
         .iter()
         .filter(|c| !is_certain(c))
-        .skip(usize::from(owners == 0))
+        .skip(usize::from(certain.is_empty()))
         .filter_map(|c| match c.id {
             ClaimantId::Device(ifindex, generation) => Some((ifindex, generation)),
             _ => None,
