@@ -198,6 +198,6 @@ mod tests {
         let range = node_range(&serde_json::from_value(node).unwrap()).unwrap();
         let writer = range.writer.value().unwrap();
         assert_eq!(writer.manager, "kubectl-patch");
-        assert_eq!(writer.at.to_string(), "2026-11-25T04:04:10Z");
+        assert_eq!(writer.at.to_string(), "2026-11-25 04:04:10Z");
     }
 }

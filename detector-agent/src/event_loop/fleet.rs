@@ -436,7 +436,7 @@ mod tests {
         let (requests, _requested) = tokio::sync::mpsc::channel(1);
         let pods = PodLookups::new(Arc::default(), requests);
         let explanations = Arc::new(Explanations::default());
-        let maker = EventMaker::new("node-b".to_owned(), 1);
+        let maker = EventMaker::new("node-b", 1);
         let maker = maker.explained_by(Arc::clone(&explanations));
         let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
         let changes = Changes::default();

@@ -316,7 +316,7 @@ impl Metrics {
             ),
             fleet_blind: metric!(
                 "fleet_blind",
-                "1 while the addresses of this node should be compared with other nodes and are not, else 0",
+                "Whether the addresses of this node should be compared with other nodes and are not",
                 Gauge::default()
             ),
             diagnoses: metric!(

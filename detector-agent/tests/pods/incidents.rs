@@ -17,14 +17,7 @@ fn flannel(node: &Node) -> Containerd {
     let plugins = json!([{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
         "ipam": {"type": "host-local", "dataDir": NETWORKS, "ranges": [[{"subnet": "10.42.0.0/24"}]]}}]);
     let containerd = Containerd::start(node, plugins).unwrap();
-    containerd
-        .run_in(|| {
-            let options = ["-t", "tmpfs", "tmpfs", "/opt"];
-            let status = std::process::Command::new("mount").args(options).status()?;
-            ensure!(status.success(), "{status}");
-            Ok(fs::create_dir_all("/opt/cni/bin")?)
-        })
-        .unwrap();
+    containerd.mount_opt().unwrap();
     containerd
 }
 

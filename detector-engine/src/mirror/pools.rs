@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, sync::Arc};
 
 use crate::model::{
-    Allocation, Claimant, Completeness, Coverage, Pool, PoolId, PoolPart, PoolRequest, Timestamp,
+    Allocation, Claimant, Completeness, Coverage, Pool, PoolId, PoolPart, PoolRequest, PoolSource,
+    Timestamp,
 };
 
 /// What the pools know about an address.
@@ -62,6 +63,16 @@ impl Pools {
             }
         }
         free.map_or(AllocationState::Unknown, AllocationState::Free)
+    }
+
+    /// Whether the pool with this source was read, the part with the address included.
+    pub(crate) fn has_read(&self, source: &PoolSource, address: IpAddr) -> bool {
+        let mut pools = self.by_id.values();
+        pools.any(|pool| {
+            *pool.source == *source
+                && pool.completeness != Completeness::Unknown
+                && (pool.parts.is_none() || pool.parts_of(address).next().is_some())
+        })
     }
 
     /// Requests for what the pools that are read in parts have of an address now.

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use crate::{
     mirror::links::LinkState,
     model::{
-        Claimant, ClaimantId, EvidenceDetail, IfIndex, NODE_WIDE, NetworkId, PoolUpdate,
-        ResolveReason, Route, Timestamp,
+        Anomaly, AnomalyKind, Claimant, ClaimantId, EvidenceDetail, IfIndex, NODE_WIDE, NetworkId,
+        PoolUpdate, ResolveReason, Route, Timestamp,
     },
     step::Engine,
     track::{Step, anomaly::StrayTarget},
@@ -60,6 +60,7 @@ impl Engine {
         if !self.mirror.is_complete {
             return;
         }
+        self.end_restored(address, step);
         self.check_device_frames(address, step);
         self.check_unusable(address, step);
         let links = &self.mirror.links;
@@ -103,6 +104,31 @@ impl Engine {
         self.tracked
             .anomalies
             .check_leak(address, in_use, has_unknown_addresses, step);
+    }
+
+    /// Resolves what the previous run left open about an address, if its device is gone and no other one can have it.
+    fn end_restored(&mut self, address: IpAddr, step: &mut Step<'_>) {
+        let (links, facts) = (&self.mirror.links, &self.mirror.facts);
+        let is_there = |holder: &Claimant| {
+            let link = links.get(holder.ifindex);
+            !links.is_complete() || link.is_some_and(|link| link.link.name == holder.device)
+        };
+        let ended = |anomaly: &Anomaly| {
+            if anomaly.holder.as_ref().is_none_or(is_there) {
+                return None;
+            }
+            match anomaly.kind {
+                AnomalyKind::IpamDrift | AnomalyKind::RouteAstray => {
+                    let is_gone = facts.get(address).is_none();
+                    is_gone.then_some(ResolveReason::AddressGone)
+                }
+                AnomalyKind::GatewayUnresolved | AnomalyKind::RogueRouter => {
+                    Some(ResolveReason::DeviceGone)
+                }
+                _ => None,
+            }
+        };
+        self.tracked.anomalies.end_restored(address, ended, step);
     }
 
     /// Checks whether pods have the address and cannot use it, and nothing conflicts with it.

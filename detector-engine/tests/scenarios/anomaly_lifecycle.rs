@@ -37,6 +37,73 @@ fn unconfirmed_restored_anomaly_resolves_after_twenty_seconds() {
     node.expect_anomalies(["resolved ipam_drift 10.0.0.3 not_seen"]);
 }
 
+/// Before its pool is read, nothing is known about it; then it need not be found again first.
+#[test]
+fn restored_leak_ends_with_what_contradicts_it() {
+    let leaking = || {
+        let mut node = synced_node();
+        node.read_pool(&["10.0.0.9"], Completeness::Complete);
+        node.wait_secs(601);
+        node
+    };
+    let mut node = next(&leaking());
+    node.wait_secs(5);
+    assert_eq!(node.engine.view().anomalies().len(), 1);
+    let mut other = host_local_pool(node.now, &[], Completeness::Complete);
+    other.id = PoolId(2);
+    Arc::make_mut(&mut other.source).place = "/data/other".to_owned();
+    node.update_pool(other);
+    assert!(node.anomaly_events().is_empty());
+    node.read_pool(&[], Completeness::Complete);
+    node.expect_anomalies(["resolved ipam_leak 10.0.0.9 released"]);
+    let mut node = next(&leaking());
+    node.read_pool(&["10.0.0.9"], Completeness::Complete);
+    node.address(2, "10.0.0.9");
+    node.expect_anomalies(["resolved ipam_leak 10.0.0.9 in_use"]);
+    assert!(node.engine.view().anomalies().is_empty());
+}
+
+#[test]
+fn restored_drift_ends_once_its_pod_has_the_allocation() {
+    let mut node = next(&drifting());
+    node.address(2, "10.0.0.3");
+    // Which pod it is, and so whether the allocation is its own, becomes known later.
+    node.read_pool(&["10.0.0.3"], Completeness::Complete);
+    node.wait_secs(5);
+    assert!(node.anomaly_events().is_empty());
+    node.know(2, rightful::known("any", &["10.0.0.3"]));
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.3 allocated"]);
+}
+
+#[test]
+fn restored_drift_of_a_removed_device_ends_with_it() {
+    let mut node = next(&drifting());
+    node.address(2, "10.0.0.3");
+    node.remove_link(2);
+    node.expect_anomalies(["resolved ipam_drift 10.0.0.3 address_gone"]);
+}
+
+#[test]
+fn restored_anomalies_of_a_removed_device_end_with_the_first_snapshot() {
+    let mut before = drifting();
+    before.observe(unanswered_probe(2, "169.254.1.1"));
+    let mut node = Node::new();
+    node.engine
+        .restore(Vec::new(), before.engine.view().anomalies());
+    let token = SnapshotToken(77);
+    node.observe(Observation::SnapshotStarted(token));
+    let snapshot = Snapshot {
+        links: vec![pod(1)],
+        ..Snapshot::default()
+    };
+    let snapshot = Box::new(snapshot);
+    node.observe(Observation::Snapshot(token, SnapshotScope::Node, snapshot));
+    node.expect_anomalies([
+        "resolved ipam_drift 10.0.0.3 address_gone",
+        "resolved gateway_unresolved 169.254.1.1 device_gone",
+    ]);
+}
+
 #[test]
 fn restored_anomaly_is_matched_by_address() {
     let mut node = next(&drifting());

@@ -185,6 +185,19 @@ impl Containerd {
         Ok(())
     }
 
+    /// Mounts an empty `/opt` with the directory of network plugins, so that it is as on a node whatever the machine has.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub fn mount_opt(&self) -> Result<()> {
+        self.run_in(|| {
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "tmpfs", "/opt"]);
+            run_command(mount, None)?;
+            Ok(fs::create_dir_all("/opt/cni/bin")?)
+        })
+    }
+
     /// Deletes all IPAM state while pods run, as in the incidents.
     ///
     /// # Errors

@@ -221,9 +221,9 @@ mod tests {
             "\n",
         );
         let start = last_start(log).unwrap();
-        assert_eq!(start.at.to_string(), "2026-11-25T04:04:10Z");
+        assert_eq!(start.at.to_string(), "2026-11-25 04:04:10Z");
         let reason = start.reason.unwrap();
-        assert_eq!(reason.at.to_string(), "2026-11-25T04:04:11Z");
+        assert_eq!(reason.at.to_string(), "2026-11-25 04:04:11Z");
         assert!(reason.text.starts_with("backing store"), "{reason:?}");
         let cut = log.split_once('\n').unwrap().0;
         assert_eq!(last_start(cut), None);
@@ -234,7 +234,7 @@ mod tests {
         let log = "2019-11-05T18:15:39.046Z [INFO] Starting L-IPAMD v1.5.3  ...\n\
             2019-11-05T18:15:42.100Z [INFO] Skipping Pod kiali, Namespace istio-system, due to no matching container\n";
         let start = last_start(log).unwrap();
-        assert_eq!(start.at.to_string(), "2019-11-05T18:15:39Z");
+        assert_eq!(start.at.to_string(), "2019-11-05 18:15:39Z");
         let reason = start.reason.unwrap().text;
         assert!(reason.starts_with("Skipping Pod kiali"), "{reason}");
     }

@@ -5,7 +5,6 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Result, ensure};
@@ -29,14 +28,6 @@ cat > /dev/null
 nsenter --net="$CNI_NETNS" sysctl -q -w net.ipv6.conf.default.accept_dad=0
 echo '{"cniVersion": "0.3.1"}'
 "#;
-
-/// Creates a directory in an empty `/opt`, in a mount namespace of its own.
-fn on_node(directory: &str) -> Result<()> {
-    let options = ["-t", "tmpfs", "tmpfs", "/opt"];
-    let status = Command::new("mount").args(options).status()?;
-    ensure!(status.success(), "{status}");
-    Ok(fs::create_dir_all(directory)?)
-}
 
 /// A node with an agent and receivers.
 pub(super) struct Site<'m> {
@@ -145,8 +136,7 @@ impl<'m> Site<'m> {
         let plugins = json!([{"type": "without-dad"}, ptp]);
         let mut runtime = Containerd::start(&self.node, plugins).unwrap();
         runtime.add_plugin("without-dad", WITHOUT_DAD).unwrap();
-        // As on a node, whatever this machine has.
-        runtime.run_in(|| on_node("/opt/cni/bin")).unwrap();
+        runtime.mount_opt().unwrap();
         let first = runtime.run_pods(["first"]).unwrap().remove(0);
         runtime.remove_pod(&first).unwrap();
         let (net_d, socket) = (runtime.directory().join("net.d"), runtime.socket());

@@ -103,6 +103,11 @@ impl Anomalies {
             self.owned_by_another_since.remove(&address);
         }
         let details = match judgement {
+            Judgement::Resolved(ResolveReason::Allocated)
+                if holders.iter().all(|h| h.allocated == Some(true)) =>
+            {
+                return self.end(&key, ResolveReason::Allocated, step);
+            }
             Judgement::Resolved(reason) => return self.resolve(&key, reason, step),
             Judgement::Unread(pool) => {
                 self.request_read(pool, true, address, step);
@@ -235,19 +240,25 @@ impl Anomalies {
         let Some(AllocationState::Allocated(pool, allocation)) = self.pools.allocation_of(address)
         else {
             self.unused_since.remove(&address);
-            self.resolve(&key, ResolveReason::Released, step);
+            let known = self
+                .restored(&key)
+                .and_then(|known| known.source.as_deref());
+            match known {
+                Some(source) if self.pools.has_read(source, address) => {
+                    self.end(&key, ResolveReason::Released, step);
+                }
+                _ => self.resolve(&key, ResolveReason::Released, step),
+            }
             return;
         };
-        let reason = if in_use {
-            Some(ResolveReason::InUse)
-        } else if !pool.can_detect_leaks || allocation.not_a_pod || has_unknown_addresses() {
-            Some(ResolveReason::NotSeen)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if in_use {
             self.unused_since.remove(&address);
-            self.resolve(&key, reason, step);
+            self.end(&key, ResolveReason::InUse, step);
+            return;
+        }
+        if !pool.can_detect_leaks || allocation.not_a_pod || has_unknown_addresses() {
+            self.unused_since.remove(&address);
+            self.resolve(&key, ResolveReason::NotSeen, step);
             return;
         }
         if self.is_open(&key) {

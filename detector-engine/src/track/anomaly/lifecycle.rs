@@ -13,22 +13,15 @@ use crate::{
     limits::expiry::ExpiryQueue,
     mirror::pools::Pools,
     model::{
-        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, ClaimantId,
-        Contested, DeviceKey, IdSequence, IfIndex, PoolId, PoolSource, ResolveReason, Settings,
-        Timestamp, Vlan,
+        Anomaly, AnomalyCause, AnomalyEffect, AnomalyId, AnomalyKind, Claimant, Contested,
+        DeviceKey, IdSequence, IfIndex, PoolId, PoolSource, ResolveReason, Settings, Timestamp,
+        Vlan,
     },
     track::{
         Step,
-        anomaly::{
-            device_frames::{DeviceFrames, quiet_after},
-            macs::Macs,
-            sweep::Sweeps,
-        },
+        anomaly::{device_frames::DeviceFrames, macs::Macs, sweep::Sweeps},
     },
 };
-
-/// How long a restored anomaly stays open after the first full snapshot if it is not found again.
-const RESTORED_TTL: Duration = Duration::from_secs(20);
 
 /// Identifies an open anomaly. A device is identified by index and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,10 +78,10 @@ pub(crate) struct Anomalies {
     pub(crate) pools: Pools,
     pub(super) open: BTreeMap<AnomalyKey, Anomaly>,
     /// Of `open` and `restored` together.
-    counts: Counts<AnomalyKind>,
+    pub(super) counts: Counts<AnomalyKind>,
     /// Anomalies of the previous run that were not found again yet.
     pub(super) restored: Vec<Anomaly>,
-    restored_until: Option<Timestamp>,
+    pub(super) restored_until: Option<Timestamp>,
     /// Live addresses without an allocation.
     pub(super) unallocated_since: FirstSeen,
     /// Live addresses whose allocation is another pod's.
@@ -143,52 +136,6 @@ impl Anomalies {
         }
     }
 
-    /// Restores the open anomalies of the previous run: each keeps its id and is not raised again.
-    pub(crate) fn restore(&mut self, restored: Vec<Anomaly>) {
-        for anomaly in &restored {
-            self.counts.add(anomaly.kind);
-        }
-        self.restored.extend(restored);
-    }
-
-    /// Continues a router of the previous run, on the device that has this identity now: its next advertisement may come
-    /// late.
-    pub(crate) fn continue_router(&mut self, id: AnomalyId, device: DeviceKey, now: Timestamp) {
-        if self.frames.router(device).is_some() {
-            return;
-        }
-        let Some(anomaly) = self.take_restored_on(id, device) else {
-            return;
-        };
-        let key = AnomalyKey::of_frames(anomaly.kind, anomaly.address, device, anomaly.vlan);
-        if self.frames.record(key, now) {
-            self.expiry
-                .schedule(key.address, now + quiet_after(key.kind));
-            self.insert_open(key, anomaly);
-        } else {
-            self.restored.push(anomaly);
-        }
-    }
-
-    /// A restored anomaly, whose device has this identity now.
-    pub(super) fn take_restored_on(&mut self, id: AnomalyId, device: DeviceKey) -> Option<Anomaly> {
-        let mut restored = self.restored.iter();
-        let position = restored.position(|restored| restored.id == id)?;
-        let mut anomaly = self.restored.swap_remove(position);
-        if let Some(holder) = &mut anomaly.holder {
-            holder.id = ClaimantId::Device(device.0, device.1);
-        }
-        Some(anomaly)
-    }
-
-    /// The first full snapshot is merged: restored anomalies that are not found again within
-    /// [`RESTORED_TTL`] are resolved.
-    pub(crate) fn on_full_snapshot(&mut self, now: Timestamp) {
-        if !self.restored.is_empty() && self.restored_until.is_none() {
-            self.restored_until = Some(now + RESTORED_TTL);
-        }
-    }
-
     pub(crate) fn open(&self) -> impl Iterator<Item = &Anomaly> {
         self.open.values().chain(&self.restored)
     }
@@ -218,7 +165,7 @@ impl Anomalies {
 
     /// Every address that has or may get an anomaly.
     pub(crate) fn addresses(&self) -> BTreeSet<IpAddr> {
-        let open = self.open.keys().map(|key| key.address);
+        let open = self.open().map(|open| open.address);
         let pending = self
             .unused_since
             .keys()
@@ -242,18 +189,6 @@ impl Anomalies {
     /// The next address that is due by `now`.
     pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<IpAddr> {
         self.expiry.pop_due(now)
-    }
-
-    /// Resolves restored anomalies that were not found again in time.
-    pub(crate) fn expire_restored(&mut self, step: &mut Step<'_>) {
-        if self.restored_until.is_none_or(|until| until > step.now) {
-            return;
-        }
-        self.restored_until = None;
-        for anomaly in std::mem::take(&mut self.restored) {
-            self.counts.subtract(anomaly.kind);
-            resolved(anomaly, ResolveReason::NotSeen, step);
-        }
     }
 
     /// Whether the state in `which` has lasted for `grace`. If not, a check is scheduled; at the
@@ -366,14 +301,7 @@ impl Anomalies {
         self.open.insert(key, anomaly);
     }
 
-    /// The anomaly of the previous run that `key` and `holder` continue.
-    fn take_restored(&mut self, key: &AnomalyKey, holder: Option<&Claimant>) -> Option<Anomaly> {
-        let mut restored = self.restored.iter();
-        let index = restored.position(|old| is_same_anomaly(old, key, holder))?;
-        Some(self.restored.swap_remove(index))
-    }
-
-    fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
+    pub(super) fn remove_open(&mut self, key: &AnomalyKey) -> Option<Anomaly> {
         let anomaly = self.open.remove(key)?;
         if let Some(holder) = &anomaly.holder {
             self.by_device.subtract(holder.ifindex);
@@ -389,16 +317,9 @@ impl Anomalies {
     }
 }
 
-fn resolved(mut anomaly: Anomaly, reason: ResolveReason, step: &mut Step<'_>) {
+pub(super) fn resolved(mut anomaly: Anomaly, reason: ResolveReason, step: &mut Step<'_>) {
     anomaly.resolved_at = Some(step.now);
     anomaly.decided_at = step.at;
     anomaly.resolve_reason = Some(reason);
     step.report_anomaly(AnomalyEffect::Resolved(Box::new(anomaly)));
-}
-
-/// Whether an anomaly of the previous run is this one. Its device has another generation now.
-fn is_same_anomaly(old: &Anomaly, key: &AnomalyKey, holder: Option<&Claimant>) -> bool {
-    let device = |c: Option<&Claimant>| c.map(|c| (c.ifindex, c.device.clone()));
-    (old.kind, old.address, old.vlan) == (key.kind, key.address, key.vlan)
-        && (key.device.is_none() || device(old.holder.as_ref()) == device(holder))
 }

@@ -20,6 +20,7 @@ mod contests;
 mod device_frames;
 mod lifecycle;
 mod macs;
+mod restored;
 mod routes;
 mod sweep;
 mod unusable;

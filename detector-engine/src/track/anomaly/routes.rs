@@ -47,7 +47,10 @@ impl Anomalies {
         }
         self.stray_since.remove(&address);
         let key = AnomalyKey::of(AnomalyKind::RouteAstray, address);
-        self.resolve(&key, ResolveReason::RouteRight, step);
+        match by_host_route {
+            true => self.end(&key, ResolveReason::RouteRight, step),
+            false => self.resolve(&key, ResolveReason::RouteRight, step),
+        }
     }
 
     /// The host route of an address was replaced by one that is not judged.
