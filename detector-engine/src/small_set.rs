@@ -117,14 +117,6 @@ impl<T: Ord + Copy> SmallSet<T> {
     }
 }
 
-impl<T: Ord> FromIterator<T> for SmallSet<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
-        let mut set = Self::default();
-        set.extend(items);
-        set
-    }
-}
-
 impl<T: Ord> Extend<T> for SmallSet<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
         for item in items {

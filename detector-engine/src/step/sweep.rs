@@ -17,8 +17,7 @@ impl Engine {
         if self.mirror.is_complete {
             let contests = &self.tracked.anomalies.sweeps.contests;
             let enough = self.settings.anomalies.sweep_from;
-            let contesters = contests.contesters_of(address, enough);
-            for device in contesters.iter().copied() {
+            for device in contests.contesters_of(address, enough) {
                 self.start_sweep(device, address, first, step);
             }
         }

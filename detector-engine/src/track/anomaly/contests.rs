@@ -9,7 +9,6 @@ use crate::{
         Claimant, ClaimantId, Confidence, Conflict, ConflictId, ConflictKind, Contested, DeviceKey,
         Timestamp,
     },
-    small_set::SmallSet,
 };
 
 /// The most contested addresses listed.
@@ -111,7 +110,7 @@ impl Contests {
     }
 
     /// The devices that contest an address, and at least `count` in all.
-    pub(crate) fn contesters_of(&self, address: IpAddr, count: usize) -> SmallSet<DeviceKey> {
+    pub(crate) fn contesters_of(&self, address: IpAddr, count: usize) -> BTreeSet<DeviceKey> {
         let contests = self.by_address.get(&address).into_iter().flatten();
         let devices = contests.flat_map(|contest| &contest.by).copied();
         devices.filter(|d| self.count(*d) >= count).collect()
