@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Compiles the eBPF programs and these executables, each of the package of its name; returns the directory that contains them. They
-/// have no debug information.
+/// have no debug information and no symbols: the message and the place of a panic are in the log without them.
 ///
 /// # Errors
 /// An executable does not compile.
@@ -103,7 +103,7 @@ fn flags(workspace: &Workspace, architecture: Architecture) -> Result<OsString> 
     let mut flags: Vec<OsString> = vec![
         "-Ctarget-feature=+crt-static".into(),
         format!("-Clinker={}", architecture.c_compiler()).into(),
-        "-Cstrip=debuginfo".into(),
+        "-Cstrip=symbols".into(),
     ];
     if packs_relocations(architecture) {
         flags.push("-Clink-arg=-Wl,-z,pack-relative-relocs".into());
