@@ -34,7 +34,8 @@ pub struct ConflictCause {
     pub since: Option<WallTime>,
     /// In a sentence or two; for people.
     pub summary: String,
-    /// What to do, in a safe order; for people.
+    /// What to do, in a safe order; for people. Absent if it is empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub repair: String,
 }
 

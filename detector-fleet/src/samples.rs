@@ -33,6 +33,7 @@ pub fn cause() -> ConflictCause {
         name: "pod_cidr_twice".to_owned(),
         confidence: "proven".to_owned(),
         summary: "The nodes node-a and node-b have one podCIDR.".to_owned(),
+        repair: "Give one of them another one.".to_owned(),
         ..ConflictCause::default()
     }
 }

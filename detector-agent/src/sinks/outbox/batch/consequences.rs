@@ -68,7 +68,7 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    /// The conflict is over: whoever got it gets what outlasts it.
+    /// The conflict is over: a sink that got it gets what outlasts it.
     pub(super) fn delay_consequences(&mut self, conflict: &AnyEvent) -> Result<(), StoreError> {
         if !is_conflict(conflict) {
             return Ok(());
