@@ -442,7 +442,7 @@ impl World {
         }
         let mac = self.neighbours.get(&(out, address))?.mac;
         match self.fdb.get(&(out, mac)) {
-            Some(entry) if !self.links[&entry.port].link.up => None,
+            Some(entry) if !self.links[&entry.port].link.running => None,
             Some(entry) if claims.contains_key(&ModelClaimant::Device(entry.port)) => {
                 Some(ModelClaimant::Device(entry.port))
             }

@@ -154,7 +154,7 @@ impl World {
             mac,
             port: match entry {
                 Some(entry) if entry.aged => BridgePort::Unknown,
-                Some(entry) if self.links[&entry.port].link.up => {
+                Some(entry) if self.links[&entry.port].link.running => {
                     BridgePort::Forwarding(entry.port)
                 }
                 Some(entry) => BridgePort::Blocked(entry.port),
