@@ -395,62 +395,85 @@ mod tests {
         }
     }
 
+    /// What the event loop has for conflicts between nodes, with a sink that keeps what changed.
+    struct World {
+        fleet: FleetConflicts,
+        reporter: Reporter,
+        metrics: Arc<Metrics>,
+        explanations: Arc<Explanations>,
+        changes: Changes,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let metrics = Arc::new(Metrics::new());
+            let (requests, _requested) = tokio::sync::mpsc::channel(1);
+            let pods = PodLookups::new(Arc::default(), requests);
+            let explanations = Arc::new(Explanations::default());
+            let maker = EventMaker::new("node-b", 1).explained_by(Arc::clone(&explanations));
+            let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
+            let changes = Changes::default();
+            reporter.add_sink(Box::new(changes.clone()));
+            Self {
+                fleet: FleetConflicts::default(),
+                reporter,
+                metrics,
+                explanations,
+                changes,
+            }
+        }
+
+        fn apply(&mut self, report: &Report) {
+            let address = IpAddr::from([10, 0, 0, 1]);
+            self.fleet
+                .apply_conflict(report, address, &mut self.reporter, &self.metrics);
+        }
+
+        /// What changed according to each event since the last call.
+        fn changes(&mut self) -> Vec<Vec<ChangedField>> {
+            self.reporter.deliver();
+            std::mem::take(&mut *self.changes.0.lock().unwrap())
+        }
+
+        /// As [`Self::changes`], without events in which nothing changed.
+        fn updates(&mut self) -> Vec<Vec<ChangedField>> {
+            let mut changes = self.changes();
+            changes.retain(|changed| !changed.is_empty());
+            changes
+        }
+    }
+
+    fn explanation(cause: Cause) -> Explanation {
+        Explanation {
+            diagnosis: Arc::new(detector_event::samples::diagnosis(cause, 1)),
+            timeline: Arc::default(),
+        }
+    }
+
     #[test]
     fn diagnosis_of_a_conflict_between_nodes_is_an_update() {
-        let metrics = Arc::new(Metrics::new());
-        let (requests, _requested) = tokio::sync::mpsc::channel(1);
-        let pods = PodLookups::new(Arc::default(), requests);
-        let explanations = Arc::new(Explanations::default());
-        let maker = EventMaker::new("node-b", 1);
-        let maker = maker.explained_by(Arc::clone(&explanations));
-        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
-        let changes = Changes::default();
-        reporter.add_sink(Box::new(changes.clone()));
-        let mut fleet = FleetConflicts::default();
+        let mut world = World::new();
         let report = samples::report("10.0.0.1");
-        let address = IpAddr::from([10, 0, 0, 1]);
-        fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        world.apply(&report);
         let id = report.conflict.conflict_id;
-        let explanation = Explanation {
-            diagnosis: Arc::new(detector_event::samples::diagnosis(Cause::PodCidrTwice, 1)),
-            timeline: Arc::default(),
-        };
-        assert!(explanations.set(id.into(), explanation));
+        let explanation = explanation(Cause::PodCidrTwice);
+        assert!(world.explanations.set(id.into(), explanation));
         // Once: the second time it is as it was.
         for _ in 0..2 {
-            let open = fleet.conflicts.get_mut(&id).unwrap();
-            open.report_diagnosis(clock::now(), &mut reporter);
+            let open = world.fleet.conflicts.get_mut(&id).unwrap();
+            open.report_diagnosis(clock::now(), &mut world.reporter);
         }
-        reporter.deliver();
-        let changes = std::mem::take(&mut *changes.0.lock().unwrap());
-        let updates = changes.iter().filter(|changed| !changed.is_empty());
-        assert_eq!(
-            updates.collect::<Vec<_>>(),
-            [&vec![ChangedField::Diagnosis]]
-        );
+        assert_eq!(world.updates(), [[ChangedField::Diagnosis]]);
     }
 
     #[test]
     fn cause_that_another_node_found_is_an_update_and_not_a_finding_of_this_one() {
-        let metrics = Arc::new(Metrics::new());
-        let (requests, _requested) = tokio::sync::mpsc::channel(1);
-        let pods = PodLookups::new(Arc::default(), requests);
-        let explanations = Arc::new(Explanations::default());
-        let maker = EventMaker::new("node-b", 1);
-        let maker = maker.explained_by(Arc::clone(&explanations));
-        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
-        let changes = Changes::default();
-        reporter.add_sink(Box::new(changes.clone()));
-        let mut fleet = FleetConflicts::default();
+        let mut world = World::new();
         let mut report = samples::report("10.0.0.1");
-        let address = IpAddr::from([10, 0, 0, 1]);
-        fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+        world.apply(&report);
         let id = report.conflict.conflict_id.into();
-        let found_here = |cause| Explanation {
-            diagnosis: Arc::new(detector_event::samples::diagnosis(cause, 1)),
-            timeline: Arc::default(),
-        };
-        assert!(!explanations.set(id, found_here(Cause::Unknown)));
+        let explanations = Arc::clone(&world.explanations);
+        assert!(!explanations.set(id, explanation(Cause::Unknown)));
         report.is_update = true;
         report.conflict.cause = Some(Box::new(ConflictCause {
             node: "node-a".to_owned(),
@@ -458,21 +481,15 @@ mod tests {
         }));
         // Once: the second time it is as it was.
         for _ in 0..2 {
-            fleet.apply_conflict(&report, address, &mut reporter, &metrics);
+            world.apply(&report);
         }
-        reporter.deliver();
-        let changes = std::mem::take(&mut *changes.0.lock().unwrap());
-        let updates = changes.iter().filter(|changed| !changed.is_empty());
-        assert_eq!(
-            updates.collect::<Vec<_>>(),
-            [&vec![ChangedField::Diagnosis]]
-        );
+        assert_eq!(world.updates(), [[ChangedField::Diagnosis]]);
         let shown = explanations.of(id).unwrap().diagnosis;
         assert_eq!(shown.cause, Cause::PodCidrTwice);
         assert!(shown.summary.starts_with("On node node-a: "), "{shown:?}");
-        assert_eq!(reporter.cause_of(id), None);
+        assert_eq!(world.reporter.cause_of(id), None);
         // What this agent finds itself counts as soon as it is as certain.
-        assert!(explanations.set(id, found_here(Cause::ReleasedInUse)));
+        assert!(explanations.set(id, explanation(Cause::ReleasedInUse)));
         assert_eq!(
             explanations.of(id).unwrap().diagnosis.cause,
             Cause::ReleasedInUse
@@ -481,28 +498,18 @@ mod tests {
 
     #[test]
     fn first_update_after_a_restart_names_what_changed() {
-        let metrics = Arc::new(Metrics::new());
-        let (requests, _requested) = tokio::sync::mpsc::channel(1);
-        let pods = PodLookups::new(Arc::default(), requests);
-        let maker = EventMaker::new("node-b", 1);
-        let mut reporter = Reporter::new(maker, pods, None, Arc::clone(&metrics));
-        let changes = Changes::default();
-        reporter.add_sink(Box::new(changes.clone()));
-        let mut fleet = FleetConflicts::default();
-        let mut apply = |fleet: &mut FleetConflicts, report: &Report| {
-            let address = IpAddr::from([10, 0, 0, 1]);
-            fleet.apply_conflict(report, address, &mut reporter, &metrics);
-            reporter.deliver();
-            std::mem::take(&mut *changes.0.lock().unwrap())
-        };
-        fleet.await_restored();
+        let mut world = World::new();
+        world.fleet.await_restored();
         let mut report = samples::report("10.0.0.1");
         report.is_update = true;
-        assert!(apply(&mut fleet, &report).is_empty());
-        fleet.finish_restore();
-        assert!(apply(&mut fleet, &report).is_empty(), "as it was");
+        world.apply(&report);
+        assert!(world.changes().is_empty());
+        world.fleet.finish_restore();
+        world.apply(&report);
+        assert!(world.changes().is_empty(), "as it was");
         report.conflict.claimants[0].party.pod = "c".to_owned();
-        let changed = apply(&mut fleet, &report);
+        world.apply(&report);
+        let changed = world.changes();
         assert!(
             matches!(&changed[..], [changed] if !changed.is_empty()),
             "{changed:?}"
