@@ -20,7 +20,7 @@ use super::{
 const PREFIX: &str = "192.168.106";
 const FIRST: usize = 64;
 const NODE: &str = "dev-slave-108";
-/// The pods of the block's handles: the incident does not tell their addresses.
+/// The pods of the block's handles: the incident does not state their addresses.
 const PODS: [(&str, usize); 2] = [
     ("kube-system/prometheus-3355405412-iyww3", 70),
     ("kube-system/kubernetes-dashboard-2069275773-iun7h", 71),

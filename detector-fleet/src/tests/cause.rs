@@ -149,7 +149,11 @@ fn cause_goes_with_the_claim_of_its_node() {
         node: "b".to_owned(),
         ..likely()
     };
-    assert_eq!(known(&server), Some(&of_b), "nobody knows better any more");
+    assert_eq!(
+        known(&server),
+        Some(&of_b),
+        "no other cause is more certain any more"
+    );
     assert_eq!(shown(&mut b), None);
     // Another pod of the same node has the address: the cause was that of the first one.
     b.sleep(Duration::from_secs(1));

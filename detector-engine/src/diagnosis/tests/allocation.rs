@@ -111,7 +111,7 @@ fn allocation_that_went_after_the_pod_was_set_up_was_there_meanwhile() {
     let found = with(set_up, release(0, A_CREATED + 1, 400));
     assert_eq!(found.cause, Cause::ReleasedInUse);
     assert_eq!(found.since, Some(minute(400)));
-    // Nobody knows when it went, or it went before.
+    // It is not known when it went, or it went before.
     for at in [None, Some(set_up - 1)] {
         let found = with(set_up, release(0, A_CREATED + 1, at));
         assert_eq!(found.since, None, "{at:?}");

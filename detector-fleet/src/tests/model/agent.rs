@@ -65,7 +65,7 @@ pub(super) struct Node {
     /// What its agent has shown last of each open conflict, whichever agent reports that.
     pub(super) shown: BTreeMap<Subject, ConflictSpec>,
     /// What its agent knows of the cause of a conflict.
-    pub(super) told: BTreeMap<Subject, (ConflictId, ConflictCause)>,
+    pub(super) known_causes: BTreeMap<Subject, (ConflictId, ConflictCause)>,
 }
 
 impl Node {
@@ -88,7 +88,7 @@ impl Node {
             watch: None,
             raised: BTreeMap::new(),
             shown: BTreeMap::new(),
-            told: BTreeMap::new(),
+            known_causes: BTreeMap::new(),
         }
     }
 
@@ -112,7 +112,7 @@ impl Node {
         self.agent = Some(agent);
         (self.is_fed, self.own_uid) = (false, None);
         self.shown.clear();
-        self.told.clear();
+        self.known_causes.clear();
         self.watch = None;
     }
 
@@ -173,7 +173,7 @@ impl Node {
         if let (Some(agent), Some(shown)) = (&mut self.agent, self.shown.get(&subject)) {
             let id = shown.conflict_id;
             agent.set_cause(at, subject, id, cause.clone());
-            self.told.insert(subject, (id, cause));
+            self.known_causes.insert(subject, (id, cause));
         }
     }
 

@@ -318,21 +318,24 @@ fn causes<'n>(
             !is_finder || possible.iter().any(|c| Some(c) == cause),
             "outdated: {cause:?}"
         );
-        let told = node.told.get(&subject);
-        let told =
-            told.filter(|(id, cause)| *id == conflict.conflict_id && possible.contains(cause));
-        if let Some((_, told)) = told {
+        let known = node.known_causes.get(&subject);
+        let known =
+            known.filter(|(id, cause)| *id == conflict.conflict_id && possible.contains(cause));
+        if let Some((_, known)) = known {
             let is_known = |confidence: &str| cause.is_some_and(|c| c.confidence == confidence);
             prop_assert!(
-                is_known("proven") || told.confidence == "likely" && is_known("likely"),
-                "{} knows {told:?}, the conflict has {cause:?}",
+                is_known("proven") || known.confidence == "likely" && is_known("likely"),
+                "{} knows {known:?}, the conflict has {cause:?}",
                 node.name
             );
         }
         let shown = node.shown.get(&subject).and_then(|c| c.cause.as_deref());
         prop_assert_eq!(shown, cause.filter(|_| !is_finder), "of {}", node.name);
     }
-    prop_assert!(cause.is_none() || has_finder, "of nobody: {cause:?}");
+    prop_assert!(
+        cause.is_none() || has_finder,
+        "found by no claimant: {cause:?}"
+    );
     Ok(())
 }
 
